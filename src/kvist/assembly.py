@@ -1,0 +1,1 @@
+"""Builds object graphs from configuration: the only place that names concrete classes."""

@@ -1,0 +1,31 @@
+"""All configuration of one engine; what a child process is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvist.config.cache_config import CacheConfig
+from kvist.config.model_config import ModelConfig
+from kvist.config.option import option
+from kvist.config.scheduler_config import SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorConfig:
+    executor: str = option("reference", help="what computes the steps", choices=("reference",))
+    num_threads: int | None = option(
+        None, help="threads; default: the cores that the cgroup grants", aliases=("-t", "--threads"), low=1
+    )
+    logprobs_mode: str = option(
+        "raw_logprobs",
+        help="log-probabilities before or after penalties, temperature and top-k/p",
+        choices=("raw_logprobs", "processed_logprobs"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
