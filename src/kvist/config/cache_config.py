@@ -18,15 +18,17 @@ class CacheConfig:
         unit="bytes",
     )
     num_blocks: int | None = option(
-        None, help="blocks of the KV pool, overriding kv_cache_bytes", aliases=("--num-gpu-blocks-override",), low=2
+        None, help="blocks of the KV pool, instead of kv_cache_bytes", aliases=("--num-gpu-blocks-override",), low=2
     )
     max_total_tokens: int | None = option(
-        None, help="tokens of the KV pool, overriding kv_cache_bytes", aliases=("--max-total-num-tokens",), low=32
+        None, help="tokens of the KV pool, instead of kv_cache_bytes", aliases=("--max-total-num-tokens",), low=32
     )
     kv_cache_dtype: str = option(
         "auto", help="number format of K and V", aliases=("-ctk",), choices=("auto", "float32", "float16", "bfloat16")
     )
-    enable_prefix_caching: bool = option(True, help="reuse KV of shared prefixes through the prefix tree")
+    enable_prefix_caching: bool = option(
+        True, help="reuse KV of shared prefixes through the prefix tree", off_aliases=("--disable-radix-cache",)
+    )
     eviction_policy: str = option(
         "lru",
         help="which unused leaf of the tree goes first",

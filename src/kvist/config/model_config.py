@@ -14,7 +14,7 @@ class ModelConfig:
     model: str = option(
         DEFAULT_MODEL,
         help="catalogue name, path of a .gguf file or checkpoint folder, or Hugging Face id",
-        aliases=("--model-path", "-m"),
+        aliases=("--model-path", "-m", "-hf"),
     )
     tokenizer: str | None = option(None, help="tokenizer.json or folder holding one, if not the model's own")
     chat_template: str | None = option(None, help="file with a Jinja chat template, if not the model's own")

@@ -11,10 +11,14 @@ METADATA_KEY = "kvist"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Metadata of one field. `aliases` are further command line spellings, with their dashes."""
+    """Metadata of one field. `aliases` are further command line spellings, with their dashes.
+
+    off_aliases: spellings that switch a boolean off.
+    """
 
     help: str
     aliases: Sequence[str] = ()
+    off_aliases: Sequence[str] = ()
     choices: Sequence[str] = ()
     low: float | None = None
     high: float | None = None

@@ -1,0 +1,7 @@
+"""`python -m kvist`."""
+
+import sys
+
+from kvist.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,96 @@
+"""The `kvist` command: finds the subcommand, runs it, turns errors into exit codes. Imports nothing heavy itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from kvist.config.arguments import ArgumentParser
+from kvist.config.load import is_debugging
+from kvist.core.errors import ConfigError, InvalidRequestError, KvistError
+from kvist.core.suggest import did_you_mean
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: its module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "version": Command("kvist.cli.version", "print the version"),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line and return the process's exit code. Never lets a traceback out unless KVIST_DEBUG is set."""
+    words = sys.argv[1:] if words is None else list(words)
+    try:
+        return _dispatch(words)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone, as in `kvist models | head -1`: not an error worth a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (KvistError, OSError) as error:
+        return _fail(
+            _one_line(error), EXIT_USAGE if isinstance(error, ConfigError | InvalidRequestError) else EXIT_FAILED
+        )
+    except Exception as error:  # noqa: BLE001 - the last stop before the user: a bug, said in one line
+        return _fail(f"internal error: {type(error).__name__}: {error} (KVIST_DEBUG=1 shows where)", EXIT_FAILED)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview())
+        return EXIT_OK if words else EXIT_USAGE
+    name = "version" if words[0] in ("-V", "--version") else words[0]
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise ConfigError(f"unknown command {name!r}; commands are {known}.{did_you_mean(name, COMMANDS)}")
+    module = _load(name)
+    parser = ArgumentParser(prog=f"kvist {name}", description=module.__doc__)
+    module.add_arguments(parser)
+    try:
+        arguments = parser.parse_known(words[1:])
+    except SystemExit as leaving:  # argparse leaves after printing --help
+        return int(leaving.code or 0)
+    code: int = module.run(arguments)
+    return code
+
+
+def _load(name: str) -> ModuleType:
+    # Imported by name so that `kvist --help` and `kvist version` do not wait for the engine's imports.
+    return importlib.import_module(COMMANDS[name].module)
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        ["usage: kvist COMMAND [options]", "", *lines, "", "kvist COMMAND --help lists the options of a command.", ""]
+    )
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str, code: int) -> int:
+    if is_debugging():
+        traceback.print_exc()
+    sys.stderr.write(f"kvist: {message}\n")
+    return code
