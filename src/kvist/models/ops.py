@@ -32,10 +32,13 @@ class Operations(Protocol[T, W]):
         """x @ weight.T + bias. `weight` is [out, in]. A row-split linear ends in an all-reduce (none at size 1)."""
         ...
 
-    def rope(self, x: T, layer: LayerSpec, *, head_dim: int, interleaved: bool) -> T:
+    def rope(
+        self, x: T, layer: LayerSpec, *, head_dim: int, interleaved: bool, frequency_divisors: W | None = None
+    ) -> T:
         """Rotate each head of x by its token's position.
 
         interleaved: pairs are (2i, 2i+1), as in GGUF llama files; otherwise (i, i + head_dim/2).
+        frequency_divisors: [head_dim / 2], divide the layer's frequencies; then `layer.rope_scaling` is None.
         """
         ...
 

@@ -1,0 +1,141 @@
+"""The stages between a row's raw logits and its distribution. Each is a plain function of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.core.errors import InvalidRequestError
+from kvist.core.sampling_params import SamplingParams
+
+
+class RowHistory(Protocol):
+    """What the stages read of a row; see sampler.SamplingRow."""
+
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def output_position(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def token_mask(self) -> NDArray[np.bool_] | None: ...
+
+
+def is_adjusted(row: RowHistory) -> bool:
+    """Whether `adjust_logits` would change anything."""
+    params = row.params
+    return (
+        bool(params.logit_bias)
+        or params.allowed_token_ids is not None
+        or row.token_mask is not None
+        or 0 <= row.output_position < params.min_tokens
+        or has_penalties(params)
+    )
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+def adjust_logits(logits: NDArray[np.float32], row: RowHistory) -> NDArray[np.float32]:
+    """Bias, forbid and penalise, in the documented order. Returns a new row; -inf is forbidden.
+
+    Raises InvalidRequestError if an option names a token outside the vocabulary.
+    """
+    params = row.params
+    out = logits.copy()
+    if params.logit_bias:
+        ids = _in_vocabulary(list(params.logit_bias), out, "logit_bias")
+        out[ids] += np.array(list(params.logit_bias.values()), np.float32)
+    if params.allowed_token_ids is not None:
+        allowed = _in_vocabulary(params.allowed_token_ids, out, "allowed_token_ids")
+        kept = np.full_like(out, -np.inf)
+        kept[allowed] = out[allowed]
+        out = kept
+    if row.token_mask is not None:
+        out[~row.token_mask] = -np.inf
+    if 0 <= row.output_position < params.min_tokens:
+        stops = (*params.stop_token_ids, *row.eos_token_ids)
+        out[_in_vocabulary(stops, out, "stop_token_ids")] = -np.inf
+    if has_penalties(params):
+        _penalise(out, row)
+    return out
+
+
+def _penalise(logits: NDArray[np.float32], row: RowHistory) -> None:
+    """Repetition counts prompt and output, presence and frequency only the output, as the field does."""
+    params = row.params
+    history = np.asarray(row.token_ids, np.int64)
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(history)
+        values, penalty = logits[seen], np.float32(params.repetition_penalty)
+        logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+    ids, counts = np.unique(history[row.num_prompt_tokens :], return_counts=True)
+    frequency, presence = np.float32(params.frequency_penalty), np.float32(params.presence_penalty)
+    logits[ids] -= frequency * counts.astype(np.float32) + presence
+
+
+def kept_probabilities(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
+    """Probabilities after temperature with top_k, top_p and min_p cut to zero. They need not add up to one.
+
+    Raises InvalidRequestError if no token is left.
+    """
+    best = logits.max()
+    if best == -np.inf:
+        raise InvalidRequestError("the request's options forbid every token")
+    probabilities: NDArray[np.float64] = np.exp(
+        (logits.astype(np.float64) - best) / params.temperature
+    )  # the best one is 1
+    if 0 < params.top_k < len(probabilities):
+        kept = best_ids(probabilities, params.top_k)
+        probabilities = _only(probabilities, kept)
+    if params.top_p < 1.0:
+        probabilities = _only(probabilities, _nucleus(probabilities, params.top_p))
+    if params.min_p > 0.0:
+        probabilities[probabilities < params.min_p] = 0.0
+    return probabilities
+
+
+def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+    """Ids of the fewest best tokens whose share reaches `top_p`; at least one."""
+    wanted = top_p * probabilities.sum()
+    num_best = 256
+    while True:  # sorting the whole vocabulary is rarely needed
+        ids = best_ids(probabilities, num_best)
+        reached = np.cumsum(probabilities[ids])
+        if reached[-1] >= wanted or len(ids) == len(probabilities):
+            return ids[: int(np.searchsorted(reached, wanted, side="left")) + 1]
+        num_best *= 8
+
+
+def best_ids(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
+    """Ids of the `count` largest values, largest first; equals by id, lowest first."""
+    count = min(count, len(values))
+    if count == 0:
+        return np.empty(0, np.int64)
+    threshold = np.partition(values, len(values) - count)[len(values) - count]
+    candidates = np.flatnonzero(values >= threshold)
+    order = np.argsort(-values[candidates], kind="stable")  # candidates ascend, so equals stay in id order
+    return candidates[order[:count]]
+
+
+def _only(probabilities: NDArray[np.float64], kept: NDArray[np.int64]) -> NDArray[np.float64]:
+    out = np.zeros_like(probabilities)
+    out[kept] = probabilities[kept]
+    return out
+
+
+def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.float32], param: str) -> NDArray[np.int64]:
+    array = np.asarray(ids, np.int64)
+    outside = array[(array < 0) | (array >= len(logits))]
+    if len(outside):
+        raise InvalidRequestError(f"{param}: {outside[0]} is no token of a vocabulary of {len(logits)}", param=param)
+    return array

@@ -1,0 +1,100 @@
+"""How much memory a model takes with a given configuration: one pure function for engine and `kvist inspect` alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvist.config.cache_config import CacheConfig
+from kvist.core.errors import ConfigError
+from kvist.core.model_spec import ModelSpec
+from kvist.execution.kv_dtype import kv_dtype
+from kvist.execution.reference.attention import MAX_SCORES
+from kvist.execution.reference.operations import MAX_LOGITS
+
+FLOAT32_BYTES = 4
+MIN_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTable:
+    """Bytes by purpose. `num_blocks_by` says in a few words what decided the size of the pool."""
+
+    weight_bytes: int
+    workspace_bytes: int
+    kv_bytes_per_token: int
+    kv_bytes_per_block: int
+    block_size: int
+    num_blocks: int
+    num_blocks_by: str
+
+    @property
+    def kv_pool_bytes(self) -> int:
+        return self.num_blocks * self.kv_bytes_per_block
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.workspace_bytes + self.kv_pool_bytes
+
+
+def memory_table(
+    spec: ModelSpec,
+    cache: CacheConfig,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int | None,
+    free_bytes: int,
+) -> MemoryTable:
+    """Size everything on the reference executor. max_model_len None: what the model was trained for.
+
+    free_bytes: memory that the system can give now. Without a size in `cache` the pool takes a quarter of it, at
+    most what `max_num_seqs` requests of `max_model_len` tokens can use. Raises ConfigError if not one block fits.
+    """
+    per_token = round(spec.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype).num_bytes))
+    per_block = per_token * cache.block_size
+    length = min(max_model_len or spec.max_position, spec.max_position)
+    num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, free_bytes)
+    if num_blocks < MIN_BLOCKS:
+        raise ConfigError(
+            f"the KV pool of {num_blocks * per_block} bytes ({reason}) holds {num_blocks} blocks of {per_block} bytes; "
+            f"at least {MIN_BLOCKS} are needed: set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more"
+        )
+    return MemoryTable(
+        weight_bytes=(spec.num_parameters or 0) * FLOAT32_BYTES,
+        workspace_bytes=workspace_bytes(spec, max_num_batched_tokens, length),
+        kv_bytes_per_token=per_token,
+        kv_bytes_per_block=per_block,
+        block_size=cache.block_size,
+        num_blocks=num_blocks,
+        num_blocks_by=reason,
+    )
+
+
+def _num_blocks(cache: CacheConfig, per_block: int, usable_tokens: int, free_bytes: int) -> tuple[int, str]:
+    if cache.num_blocks is not None:
+        return cache.num_blocks, "num_blocks"
+    if cache.max_total_tokens is not None:
+        return -(-cache.max_total_tokens // cache.block_size), "max_total_tokens"
+    if cache.kv_cache_bytes is not None:
+        return cache.kv_cache_bytes // per_block, "kv_cache_bytes"
+    usable, affordable = -(-usable_tokens // cache.block_size), free_bytes // 4 // per_block
+    if usable <= affordable:
+        return max(usable, MIN_BLOCKS), "max_num_seqs x max_model_len"
+    return affordable, "a quarter of the free memory"
+
+
+def workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int, max_model_len: int) -> int:
+    """An upper bound of what one step holds besides weights and KV: the larger of its attention and feed-forward."""
+    q_width, kv_width = spec.num_q_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    stream = 3 * spec.hidden_size
+    attention = 3 * q_width + 3 * kv_width
+    feed_forward = 4 * spec.intermediate_size + spec.hidden_size
+    per_token = stream + max(attention, feed_forward)
+    gathered = 2 * 2 * kv_width * max_model_len  # one request's K and V of one layer, as read and as widened
+    scores = 2 * max(MAX_SCORES, spec.num_q_heads * max_model_len)
+    logits = 2 * max(MAX_LOGITS, spec.vocab_size)
+    return FLOAT32_BYTES * (per_token * max_num_batched_tokens + gathered + max(scores, logits))

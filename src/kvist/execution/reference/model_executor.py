@@ -1,0 +1,186 @@
+"""Runs step plans in NumPy: keeps each request's tokens and block table, computes rows, samples, scores prompts."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.core.request import RequestId, unpack_token_ids
+from kvist.core.step_plan import ScheduledRequestData, StepPlan
+from kvist.core.step_result import StepResult, TokenLogprobs
+from kvist.execution.random_numbers import seed_for
+from kvist.execution.reference.kv_storage import KVStorage
+from kvist.execution.reference.operations import NumpyOperations
+from kvist.execution.reference.step_batch import StepBatch, build_batch
+from kvist.execution.sampler import Sampler, SamplingRow
+from kvist.models.registry import Model
+from kvist.models.weight_sources import ModelWeights
+
+Array = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class RequestTokens:
+    """What the executor keeps of one request."""
+
+    data: ScheduledRequestData
+    seed: int
+    token_ids: array[int]  # prompt and output
+    block_ids: list[int] = field(default_factory=list)
+
+    def row(self, num_tokens: int) -> SamplingRow:
+        """What decides the token after the first `num_tokens`."""
+        return SamplingRow(
+            params=self.data.sampling,
+            token_ids=self.token_ids[:num_tokens],
+            num_prompt_tokens=self.data.num_prompt_tokens,
+            seed=self.seed,
+            sample_index=self.data.sample_index,
+            eos_token_ids=self.data.eos_token_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLogits:
+    """One row of logits to compute: for the plan row's next token, or to score the prompt token after `position`."""
+
+    plan_row: int
+    position: int
+    is_sample: bool
+
+
+class ModelExecutor:
+    """The reference implementation of engine.executor.Executor. Computes a step when it is begun."""
+
+    def __init__(
+        self,
+        model: Model,
+        weights: ModelWeights[Array],
+        kv: KVStorage,
+        sampler: Sampler,
+        *,
+        engine_seed: int,
+    ) -> None:
+        self._model = model
+        self._weights = weights
+        self._kv = kv
+        self._sampler = sampler
+        self._engine_seed = engine_seed
+        self._requests: dict[RequestId, RequestTokens] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        return self._kv.num_blocks
+
+    def begin_step(self, plan: StepPlan) -> StepResult:
+        """Compute the step. Raises ValueError for draft tokens, which this executor does not verify."""
+        if plan.draft_token_ids:
+            raise ValueError("the reference executor does not verify draft tokens")
+        self._apply_changes(plan)
+        result = StepResult(step_id=plan.step_id, sampled_token_ids=[() for _ in plan.request_ids])
+        if plan.request_ids:
+            with np.errstate(all="ignore"):  # numbers that overflow are looked for at the end, request by request
+                self._compute(plan, result)
+        return result
+
+    def finish_step(self, handle: StepResult) -> StepResult:
+        return handle
+
+    def close(self) -> None:
+        self._requests.clear()
+        del self._weights, self._kv
+
+    def _apply_changes(self, plan: StepPlan) -> None:
+        for request_id in plan.dropped_request_ids:
+            self._requests.pop(request_id, None)
+        for data in plan.new_requests:
+            seed = data.sampling.seed
+            self._requests[data.request_id] = RequestTokens(
+                data,
+                seed_for(data.request_id, self._engine_seed) if seed is None else seed,
+                unpack_token_ids(data.token_ids),
+            )
+        for edit in plan.table_edits:
+            self._requests[edit.request_id].block_ids[edit.first :] = edit.block_ids
+        self._kv.move(plan.block_moves)
+
+    def _compute(self, plan: StepPlan, result: StepResult) -> None:
+        requests = [self._requests[request_id] for request_id in plan.request_ids]
+        batch = self._build_batch(plan, requests)
+        wanted = list_wanted_logits(plan, requests)
+        first_rows = [chunk.first_row - chunk.start for chunk in batch.chunks]
+        logit_rows = np.array([first_rows[item.plan_row] + item.position for item in wanted], np.int64)
+
+        def take_logits(indices: range, logits: Array) -> None:
+            finite = operations.finite_rows[logit_rows[indices.start : indices.stop]]
+            self._take_logits([wanted[i] for i in indices], logits, finite, requests, result)
+
+        operations = NumpyOperations(batch, self._kv, logit_rows, take_logits)
+        self._model.architecture.forward(self._model.spec, operations, self._weights)
+        for i, chunk in enumerate(batch.chunks):
+            if not operations.finite_rows[chunk.rows].all():
+                self._fail(result, i, requests[i], "the model computed numbers that are not finite for this request")
+        for request, sampled in zip(requests, result.sampled_token_ids, strict=True):
+            request.token_ids.extend(sampled)
+
+    def _build_batch(self, plan: StepPlan, requests: Sequence[RequestTokens]) -> StepBatch:
+        rows = []
+        for request, start, count in zip(requests, plan.start_positions, plan.num_scheduled_tokens, strict=True):
+            token_ids = request.token_ids[start : start + count]
+            assert len(token_ids) == count > 0, "the plan schedules tokens that nobody knows yet"
+            rows.append((token_ids, start, request.block_ids))
+        return build_batch(rows, block_size=self._kv.block_size, num_padding_tokens=plan.num_padding_tokens)
+
+    def _take_logits(
+        self,
+        wanted: Sequence[WantedLogits],
+        logits: Array,
+        finite: NDArray[np.bool_],
+        requests: Sequence[RequestTokens],
+        result: StepResult,
+    ) -> None:
+        """Turn one tile of logits into sampled tokens and scores of prompt tokens."""
+        sampling = [i for i, item in enumerate(wanted) if item.is_sample and finite[i]]
+        rows = [requests[wanted[i].plan_row].row(wanted[i].position + 1) for i in sampling]
+        tile = logits if len(sampling) == len(logits) else logits[sampling]
+        for i, sampled in zip(sampling, self._sampler.sample(tile, rows), strict=True):
+            plan_row = wanted[i].plan_row
+            if sampled.token_id is None:
+                self._fail(result, plan_row, requests[plan_row], sampled.error or "")
+                continue
+            result.sampled_token_ids[plan_row] = (sampled.token_id,)
+            if sampled.logprobs is not None:
+                result.logprobs[plan_row] = [sampled.logprobs]
+        for i, item in enumerate(wanted):
+            if not item.is_sample and finite[i]:
+                score = self._score_prompt(logits[i], item, requests[item.plan_row])
+                result.prompt_logprobs.setdefault(item.plan_row, []).append(score)
+
+    def _score_prompt(self, logits: Array, item: WantedLogits, request: RequestTokens) -> TokenLogprobs:
+        row = request.row(item.position + 1)
+        next_token = request.token_ids[item.position + 1]
+        return self._sampler.score(logits, row, next_token, request.data.sampling.prompt_logprobs or 0)
+
+    @staticmethod
+    def _fail(result: StepResult, plan_row: int, request: RequestTokens, message: str) -> None:
+        result.errors[request.data.request_id] = message
+        result.sampled_token_ids[plan_row] = ()
+        result.logprobs.pop(plan_row, None)
+        result.prompt_logprobs.pop(plan_row, None)
+
+
+def list_wanted_logits(plan: StepPlan, requests: Sequence[RequestTokens]) -> list[WantedLogits]:
+    """Rows of logits that the plan's result needs, row by row, prompt positions in order before the sample."""
+    wanted = []
+    for i, request in enumerate(requests):
+        end = plan.start_positions[i] + plan.num_scheduled_tokens[i]
+        if request.data.sampling.prompt_logprobs is not None:
+            last = min(end, request.data.num_prompt_tokens - 1)
+            wanted += [WantedLogits(i, position, is_sample=False) for position in range(plan.start_positions[i], last)]
+        if plan.samples[i]:
+            wanted.append(WantedLogits(i, end - 1, is_sample=True))
+    return wanted
