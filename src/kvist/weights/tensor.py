@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from kvist.core.errors import CheckpointError
 from kvist.quantization.dequantize import dequantize
 from kvist.quantization.formats import WeightFormat
+
+Chunk = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,6 +33,19 @@ class Tensor:
     def dequantize(self) -> NDArray[np.float32]:
         """Return the numbers in `shape`. F32 tensors come as a read-only view of the file."""
         return dequantize(self.data, self.format).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor to be written: name in the file, row-major shape, format."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: WeightFormat
+
+    @property
+    def num_bytes(self) -> int:
+        return self.format.num_bytes(math.prod(self.shape))
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -1,0 +1,27 @@
+"""Fixtures that many folders use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvist.weights.random_model import HF_FORMATS, make_random_model
+
+TinyModel = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """`tiny_model("llama", "f32")`: path of a random tiny-llama, made once per session. Formats: RANDOM_FORMATS."""
+    folder = tmp_path_factory.mktemp("tiny-models")
+
+    def make(architecture: str = "llama", weight_format: str = "f32", seed: int = 0) -> Path:
+        suffix = "" if weight_format in HF_FORMATS else ".gguf"
+        path = folder / f"tiny-{architecture}-{weight_format}-{seed}{suffix}"
+        if not path.exists():
+            make_random_model(f"tiny-{architecture}", weight_format, path, seed=seed)
+        return path
+
+    return make
