@@ -8,6 +8,7 @@ from kvist.execution.reference.kv_storage import KVStorage
 from kvist.execution.reference.load_weights import Progress, load_weights
 from kvist.execution.reference.model_executor import ModelExecutor
 from kvist.execution.sampler import Sampler
+from kvist.execution.threads import limit_blas_threads
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import Checkpoint
 
@@ -19,6 +20,7 @@ def load_model_executor(
 
     Raises CheckpointError or UnsupportedModelError for what `read_model` refuses.
     """
+    limit_blas_threads(config.executor.num_threads)
     model = read_model(checkpoint)
     return ModelExecutor(
         model,
