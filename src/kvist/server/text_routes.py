@@ -1,0 +1,49 @@
+"""POST /tokenize and /detokenize: the same ids that the engine would use, for text and for messages."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kvist.core.errors import InvalidRequestError
+from kvist.server.backend import ServerState, encode_text
+from kvist.server.chat_completions import encode_messages
+from kvist.server.openai_schema import DetokenizeRequest, TokenizeRequest
+from kvist.server.request_body import parse_body, read_json_object
+
+
+async def tokenize(request: Request) -> Response:
+    state: ServerState = request.app.state.server
+    fields = await read_json_object(request, max_bytes=state.config.max_request_bytes)
+    body, _ = parse_body(fields, TokenizeRequest, lenient=state.config.lenient)
+    backend = state.backend_for(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        add_special_tokens = body.add_special_tokens is not False
+        tokens = await encode_text(backend.encoder, body.prompt, add_special_tokens=add_special_tokens)
+    else:
+        tokens = await encode_messages(backend.encoder, body)
+    answer: dict[str, object] = {
+        "count": len(tokens),
+        "max_model_len": backend.generator.model.max_model_len,
+        "tokens": tokens,
+        "token_strs": backend.encoder.token_strings(tokens) if body.return_token_strs else None,
+    }
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def detokenize(request: Request) -> Response:
+    state: ServerState = request.app.state.server
+    fields = await read_json_object(request, max_bytes=state.config.max_request_bytes)
+    body, _ = parse_body(fields, DetokenizeRequest, lenient=state.config.lenient)
+    backend = state.backend_for(body.model)
+    vocab_size = backend.generator.model.vocab_size
+    for token in body.tokens:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequestError(f"token id {token} is outside the vocabulary of {vocab_size}", param="tokens")
+    text = await asyncio.to_thread(backend.encoder.decode, body.tokens)
+    return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
