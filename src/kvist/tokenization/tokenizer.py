@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tokenizers
 
 from kvist.core.errors import InvalidRequestError
 from kvist.tokenization.byte_alphabet import BYTE_OF_CHARACTER, BYTE_TOKEN, SPACE_MARK
+
+_MOST_CHARACTERS_COMPOSED = 4  # into one, by Unicode's normal form C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,12 @@ class Tokenizer:
     def adds_leading_space(self) -> bool:
         return self.traits.adds_leading_space
 
+    @cached_property
+    def max_token_characters(self) -> int:
+        """Upper bound of the characters of text in one token, those that normalization joins included."""
+        longest = max((len(piece) for piece in self._backend.get_vocab(with_added_tokens=True)), default=1)
+        return _MOST_CHARACTERS_COMPOSED * longest
+
     def is_special(self, token_id: int) -> bool:
         """Whether the token is a control token: markup that text cannot contain, such as BOS or end of turn."""
         return token_id in self.special_token_ids
@@ -80,9 +89,10 @@ class Tokenizer:
         ids = self._encode_plain(self._backend, text)
         if not parse_special and not self.special_token_ids.isdisjoint(ids):
             ids = self._encode_plain(self._literal(), text)
-        return self._with_special_tokens(ids) if add_special_tokens else ids
+        return self.with_special_tokens(ids) if add_special_tokens else ids
 
-    def _with_special_tokens(self, ids: list[int]) -> list[int]:
+    def with_special_tokens(self, ids: list[int]) -> list[int]:
+        """Return `ids` with what the model expects around a text; nothing is put before ids that start with it."""
         prefix = list(self.traits.prefix_ids)
         if prefix and ids[: len(prefix)] == prefix:
             prefix = []
