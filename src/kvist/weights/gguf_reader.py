@@ -30,7 +30,7 @@ _MAX_TENSORS = 1 << 20
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
 _MAX_SPLITS = 1_000
-_SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 _UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT64 = 4, 6, 7, 8, 9, 10
 _SCALARS = {
@@ -63,7 +63,7 @@ def read_gguf(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
 
 def split_files(path: Path) -> list[Path]:
     """Return all parts of the model that `path` belongs to, in order. Raises CheckpointError if one is missing."""
-    match = _SPLIT_NAME.match(path.name)
+    match = SPLIT_NAME.match(path.name)
     if match is None:
         return [path]
     count = int(match["count"])
@@ -85,7 +85,7 @@ def _read_file(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise cursor.error(f"general.alignment is {alignment!r}, not a power of two from 8 to {_MAX_ALIGNMENT}")
-    if _SPLIT_NAME.match(path.name) is None and metadata.get("split.count", 1) not in (0, 1):
+    if SPLIT_NAME.match(path.name) is None and metadata.get("split.count", 1) not in (0, 1):
         raise cursor.error("part of a split model: keep its name, which ends in -00001-of-0000N.gguf")
     return metadata, _read_tensors(cursor, num_tensors, alignment)
 
