@@ -28,6 +28,9 @@ class Command:
 
 
 COMMANDS = {
+    "pull": Command("kvist.cli.pull", "fetch a model into the cache"),
+    "models": Command("kvist.cli.models", "list the models kvist knows by name and those it has fetched"),
+    "make-random-model": Command("kvist.cli.make_random_model", "write a model with random weights, for tests"),
     "version": Command("kvist.cli.version", "print the version"),
 }
 

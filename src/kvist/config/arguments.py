@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from kvist.config.fields import ConfigField, Value, config_fields
 from kvist.config.foreign_flags import add_foreign_flags
+from kvist.config.option import Option
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 
+N = TypeVar("N", int, float)
 Sections = Mapping[str, type]  # section name -> dataclass
 
 
@@ -49,6 +51,16 @@ class _StoreField(argparse.Action):
         if self._field.is_repeated:
             value = (*getattr(namespace, self.dest, ()), *value)
         setattr(namespace, self.dest, value)
+
+
+def whole_number(label: str, *, low: int) -> Callable[[str], int]:
+    """An argparse type for options that are no configuration fields. Raises ConfigError, naming `label`."""
+    return _plain(label, int, low=low)
+
+
+def number(label: str, *, low: float) -> Callable[[str], float]:
+    """As `whole_number`, for any finite number."""
+    return _plain(label, float, low=low)
 
 
 def destination(field: ConfigField) -> str:
@@ -94,6 +106,24 @@ def changed_fields(configs: Mapping[str, object]) -> Iterable[tuple[ConfigField,
             value = getattr(config, field.name)
             if value != field.default:
                 yield field, value
+
+
+def _plain(label: str, kind: type[N], *, low: float) -> Callable[[str], N]:
+    field = ConfigField(
+        section="",
+        name=label,
+        kind=kind,
+        is_optional=False,
+        is_repeated=False,
+        default=None,
+        option=Option(help="", low=low),
+    )
+
+    def parse(text: str) -> N:
+        value: N = field.parse(text, label=label)
+        return value
+
+    return parse
 
 
 def _add_field(group: Any, field: ConfigField) -> None:  # Any: argparse's group type is private

@@ -108,8 +108,13 @@ def is_debugging() -> bool:
     return os.environ.get("KVIST_DEBUG", "0") not in ("", "0")
 
 
+def environment_api_keys() -> tuple[str, ...]:
+    """The keys in KVIST_API_KEY, which may hold several with commas between them."""
+    return tuple(part.strip() for part in os.environ.get("KVIST_API_KEY", "").split(",") if part.strip())
+
+
 def _environment_values() -> Values:
-    keys = tuple(part.strip() for part in os.environ.get("KVIST_API_KEY", "").split(",") if part.strip())
+    keys = environment_api_keys()
     return {"server": {"api_key": keys}} if keys else {}
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from kvist.core.errors import CheckpointError
 from kvist.weights.atomic_file import write_atomically
@@ -46,8 +46,10 @@ def parse_hub_reference(text: str, revision: str | None) -> HubReference | None:
 def noted_download(reference: HubReference, cache: Path) -> Path | None:
     """Return where an earlier, complete download lies, if all of it is still there."""
     note_path = _note_path(reference, cache)
-    if not note_path.is_file():
-        return None
+    return _whole_download(note_path) if note_path.is_file() else None
+
+
+def _whole_download(note_path: Path) -> Path | None:
     try:
         note = read_json_file(note_path, MAX_JSON_BYTES)
         folder, files = Path(note["folder"]), note["files"]
@@ -55,6 +57,16 @@ def noted_download(reference: HubReference, cache: Path) -> Path | None:
         return folder / note["model"] if complete else None
     except (CheckpointError, KeyError, TypeError):  # a damaged note: fetch again
         return None
+
+
+def noted_downloads(cache: Path) -> dict[str, Path]:
+    """Return what was fetched from the hub and is still there: reference as text -> path to open."""
+    found = {}
+    for note_path in sorted((cache / "hub").glob("*.json")):
+        path = _whole_download(note_path)
+        if path is not None:
+            found[unquote(note_path.stem)] = path
+    return found
 
 
 def note_download(reference: HubReference, cache: Path, folder: Path, model: str, files: list[str]) -> None:

@@ -1,0 +1,50 @@
+"""Shows how far something long is, on standard error: bars on a terminal, some plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from kvist.cli.units import format_bytes
+
+ShowProgress = Callable[[str, int, int | None], None]  # what, bytes done, bytes in all if known
+WORTH_A_LINE_BYTES = 16 << 20  # smaller tasks are over before a line is read
+
+
+@contextmanager
+def progress_display() -> Iterator[ShowProgress]:
+    """Hand out a callback for any number of tasks, told apart by name. Nothing is shown until it is called."""
+    if not sys.stderr.isatty():
+        yield _PlainLines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield _Bars(bars)
+
+
+class _Bars:
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+
+class _PlainLines:
+    def __init__(self) -> None:
+        self._next_done: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if max(done, total or 0) < WORTH_A_LINE_BYTES or done < self._next_done.get(what, 0):
+            return
+        step = max((total or 0) // 4, WORTH_A_LINE_BYTES)
+        self._next_done[what] = min(done + step, max(total or done + step, done + 1))
+        of_total = f" of {format_bytes(total)}" if total else ""
+        print(f"{what}: {format_bytes(done)}{of_total}", file=sys.stderr, flush=True)
