@@ -1,0 +1,1 @@
+"""The step loop over scheduler and executor, without a clock."""

@@ -1,0 +1,293 @@
+"""Turns requests into step plans and step results into events. A state machine: (state, event, now) -> decisions.
+
+Owns request progress and the queues. Knows no clock, no tensor and no token's text.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import msgspec
+
+from kvist.config.scheduler_config import SchedulerConfig
+from kvist.core.errors import InvalidRequestError
+from kvist.core.request import FinishReason, NewRequest, RequestId, RequestState
+from kvist.core.request_events import EventBatch, Finished, Queued, RequestEvent, StepSummary
+from kvist.core.step_plan import StepPlan
+from kvist.core.step_result import StepResult
+from kvist.kvcache.kv_cache import KVCache
+from kvist.scheduler.admission import CapacityLimits, QueueLoad, StartRate, check_queue, total_tokens_limit
+from kvist.scheduler.candidates import CandidateSource
+from kvist.scheduler.invariants import check_scheduler
+from kvist.scheduler.plan_builder import PlannedStep
+from kvist.scheduler.policies.registry import POLICY_FUNCTIONS
+from kvist.scheduler.preemption import GrowthReserve
+from kvist.scheduler.queue_orders import arrival_rank, make_queue, priority_rank
+from kvist.scheduler.scheduler_state import SchedulerState
+from kvist.scheduler.step_outcome import apply_result
+from kvist.scheduler.step_planner import StepPlanner
+from kvist.scheduler.tracked_request import TrackedRequest, track
+
+
+class SchedulerStatus(msgspec.Struct, frozen=True, gc=False):
+    """Numbers for health and metrics, at one moment."""
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_free_blocks: int
+    num_evictable_blocks: int
+    num_total_blocks: int
+
+
+class Scheduler:
+    """Plans steps over one KV cache, at most `max_steps_in_flight` of them open at once, finished in order.
+
+    max_num_batched_tokens: the resolved token budget of a step (the configuration's may be None).
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCache,
+        *,
+        block_size: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+    ) -> None:
+        self._config = config
+        # Each running request may decode in the same step, so no more may run than the budget has tokens.
+        self._max_running = min(config.max_num_seqs, max_num_batched_tokens)
+        self._limits = CapacityLimits(
+            max_model_len=max_model_len, num_pool_tokens=kv_cache.num_total_blocks * block_size
+        )
+        self._rank = priority_rank if config.queue_order == "priority" else arrival_rank
+        self._start_rate = StartRate()
+        self._reserve = GrowthReserve(block_size)
+        queue = make_queue(config.queue_order, ageing_s=config.ageing_s)
+        self._state = SchedulerState(kv_cache=kv_cache, block_size=block_size, queue=queue)
+        self._planner = StepPlanner(
+            self._state,
+            CandidateSource(self._state, self._reserve),
+            self._reserve,
+            POLICY_FUNCTIONS[config.policy],
+            token_budget=max_num_batched_tokens,
+            max_chunk_tokens=_max_chunk_tokens(config, max_num_batched_tokens),
+        )
+        self._deadlines: list[tuple[float, int, TrackedRequest]] = []
+        self._num_added = 0
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._state.requests)
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        return self._config.max_steps_in_flight
+
+    def status(self) -> SchedulerStatus:
+        cache = self._state.kv_cache
+        return SchedulerStatus(
+            num_running=len(self._state.running),
+            num_waiting=len(self._state.queue),
+            num_waiting_tokens=self._state.queue.num_tokens,
+            num_free_blocks=cache.num_free_blocks,
+            num_evictable_blocks=cache.num_evictable_blocks,
+            num_total_blocks=cache.num_total_blocks,
+        )
+
+    def add_request(self, new: NewRequest, now: float) -> list[RequestEvent]:
+        """Queue `new` and return its first event.
+
+        Raises InvalidRequestError (an id in use, an empty prompt), RequestTooLongError (it could never finish here)
+        or QueueFullError; nothing has changed then. Samples of a request that was accepted are not refused for
+        queue bounds.
+        """
+        if new.request_id in self._state.requests:
+            raise InvalidRequestError(f"request id {new.request_id!r} is in use", param="request_id")
+        num_prompt_tokens = len(new.prompt_token_ids) // 4
+        max_total_tokens = total_tokens_limit(new, num_prompt_tokens, self._limits)
+        if new.fork_of not in self._state.requests:
+            check_queue(self._queue_load(), num_prompt_tokens)
+        self._num_added += 1
+        rank = self._rank(new, now, self._num_added, self._config.ageing_s)
+        request = track(new, max_total_tokens=max_total_tokens, rank=rank, now=now)
+        self._state.requests[request.id] = request
+        self._state.queue.add(request)
+        if new.deadline_s is not None:
+            heapq.heappush(self._deadlines, (new.deadline_s, self._num_added, request))
+        return [Queued(request.id, now, num_prompt_tokens)]
+
+    def abort_request(self, request_id: RequestId, now: float) -> list[RequestEvent]:
+        """Finish the request and free its blocks. Returns its last events, none if it is not known (any more)."""
+        request = self._state.requests.get(request_id)
+        if request is None:
+            return []
+        self._finish(request, FinishReason.ABORT, now)
+        return self.take_events(now).events
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Plan the next step, or None if nothing can be planned now.
+
+        Events of the decision (starts, preemptions, expired deadlines) come with the next result or `take_events`.
+        """
+        state = self._state
+        self._drop_expired(now)
+        if not state.requests or len(state.open_steps) >= self._config.max_steps_in_flight:
+            return None
+        step = self._planner.plan(now, max_candidates=self._max_running - len(state.running))
+        if step is None and state.running:
+            # What was granted to waiting requests did not fit after all: let the running ones have the step.
+            step = self._planner.plan(now, max_candidates=0)
+        if step is None:
+            return None
+        state.open_steps.append(step)
+        if self._config.check_invariants:
+            self.check_invariants()
+        return step.plan
+
+    def update_from_output(self, plan: StepPlan, result: StepResult, now: float) -> EventBatch:
+        """Apply the result of `plan`, the oldest open one, and return all events since the last call.
+
+        Raises ValueError, changing nothing, if the result does not have the plan's shape.
+        """
+        step = self._oldest_step(plan)
+        outcome = apply_result(step, result, now, self._state.events)
+        del self._state.open_steps[0]
+        for request in outcome.filled:
+            self._note_filled(request)
+        for request, error in outcome.failed:
+            self._finish(request, FinishReason.ERROR, now, error=error)
+        for request, token in outcome.stopped:
+            self._finish(request, FinishReason.STOP, now, stop_token_id=token)
+        for request in outcome.filled:
+            if request.is_complete:
+                self._finish(request, FinishReason.LENGTH, now)
+        self._reserve.note_step()
+        self._start_rate.note_step(
+            num_started=step.num_started, num_tokens=step.num_started_tokens, step_time_s=result.step_time_s
+        )
+        return self._close_turn(now, self._summary(step, result, now))
+
+    def fail_step(self, plan: StepPlan, error: str, now: float) -> EventBatch:
+        """`plan`, the oldest open one, gave no result: fail its requests, free their blocks, keep all others."""
+        step = self._oldest_step(plan)
+        state = self._state
+        del state.open_steps[0]
+        for request in step.decodes + step.chunks:
+            if request not in step.stale:
+                self._finish(request, FinishReason.ERROR, now, error=error)
+        # The executor may have failed before it forgot these: tell it again.
+        state.dropped = [id_ for id_ in plan.dropped_request_ids if id_ not in state.running.by_id] + state.dropped
+        return self._close_turn(now, None)
+
+    def take_events(self, now: float) -> EventBatch:
+        """Return the events that no step result has carried yet (say, of deadlines that expired while idle)."""
+        return self._close_turn(now, None)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes that no request holds. Returns whether the cache is then empty."""
+        return self._state.kv_cache.reset()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself. Slow."""
+        check_scheduler(self._state, max_running=self._max_running)
+
+    def _queue_load(self) -> QueueLoad:
+        return QueueLoad(
+            num_waiting=len(self._state.queue),
+            num_waiting_tokens=self._state.queue.num_tokens,
+            num_free_seqs=self._max_running - len(self._state.running),
+            max_num_queued_reqs=self._config.max_num_queued_reqs,
+            max_num_queued_tokens=self._config.max_num_queued_tokens,
+            started_per_s=self._start_rate.started_per_s,
+            tokens_per_s=self._start_rate.tokens_per_s,
+        )
+
+    def _drop_expired(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline_s, _, request = heapq.heappop(self._deadlines)
+            if request.state is not RequestState.FINISHED:
+                late_s = now - deadline_s
+                text = f"the deadline passed {late_s:.3f} s ago, after {request.num_output_tokens} output tokens"
+                self._finish(request, FinishReason.ERROR, now, error=text)
+
+    def _oldest_step(self, plan: StepPlan) -> PlannedStep:
+        open_steps = self._state.open_steps
+        if not open_steps or open_steps[0].plan is not plan:
+            raise ValueError(f"step {plan.step_id} is not the oldest open one")
+        return open_steps[0]
+
+    def _note_filled(self, request: TrackedRequest) -> None:
+        """Tell the cache of blocks that became full."""
+        assert request.table is not None
+        self._state.kv_cache.commit(request.table, request.token_ids, num_computed_tokens=request.num_computed_tokens)
+        request.set_attention(self._state.block_size)
+
+    def _finish(
+        self,
+        request: TrackedRequest,
+        reason: FinishReason,
+        now: float,
+        *,
+        stop_token_id: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """End `request`, wherever it is, and free its blocks. No effect if it has ended already."""
+        state = self._state
+        if request.state is RequestState.FINISHED:
+            return
+        if request.id in state.running.by_id:
+            state.stop_running(request)
+        else:
+            state.queue.remove(request)
+        del state.requests[request.id]
+        request.state = RequestState.FINISHED
+        request.finish_reason = reason
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._reserve.note_finished(request.num_output_tokens)
+        state.events.append(
+            Finished(
+                request.id,
+                now,
+                reason,
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+                request.num_cached_tokens,
+                request.num_preemptions,
+                stop_token_id,
+                error,
+            )
+        )
+
+    def _summary(self, step: PlannedStep, result: StepResult, now: float) -> StepSummary:
+        status = self.status()
+        plan = step.plan
+        return StepSummary(
+            step_id=plan.step_id,
+            time_s=now,
+            step_time_s=result.step_time_s,
+            num_scheduled_tokens=plan.num_total_tokens,
+            num_prefill_tokens=step.num_prefill_tokens,
+            num_decode_tokens=len(step.decodes),
+            num_padding_tokens=plan.num_padding_tokens,
+            num_running=status.num_running,
+            num_waiting=status.num_waiting,
+            num_free_blocks=status.num_free_blocks,
+            num_evictable_blocks=status.num_evictable_blocks,
+            num_total_blocks=status.num_total_blocks,
+        )
+
+    def _close_turn(self, now: float, summary: StepSummary | None) -> EventBatch:
+        events, self._state.events = self._state.events, []
+        if self._config.check_invariants:
+            self.check_invariants()
+        return EventBatch(time_s=now, events=events, step=summary)
+
+
+def _max_chunk_tokens(config: SchedulerConfig, token_budget: int) -> int:
+    if config.long_prefill_token_threshold:
+        return config.long_prefill_token_threshold
+    if config.queue_order == "shortest_prefill_first":
+        return max(token_budget // 2, 1)  # leaves room for short prompts to overtake a long one
+    return token_budget

@@ -1,0 +1,44 @@
+"""What the parts of the scheduler share: requests, queue, running set, open steps, and how blocks are given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvist.core.request import RequestId
+from kvist.core.request_events import RequestEvent
+from kvist.kvcache.kv_cache import KVCache
+from kvist.scheduler.plan_builder import PlannedStep
+from kvist.scheduler.queue_orders import WaitingQueue
+from kvist.scheduler.running_set import RunningSet
+from kvist.scheduler.tracked_request import TrackedRequest
+
+
+@dataclass(slots=True, eq=False)
+class SchedulerState:
+    """dropped: ids that the executor is to forget with the next plan. events: not yet handed out."""
+
+    kv_cache: KVCache
+    block_size: int
+    queue: WaitingQueue
+    requests: dict[RequestId, TrackedRequest] = field(default_factory=dict)
+    running: RunningSet = field(default_factory=RunningSet)
+    open_steps: list[PlannedStep] = field(default_factory=list)
+    dropped: list[RequestId] = field(default_factory=list)
+    events: list[RequestEvent] = field(default_factory=list)
+
+    def stop_running(self, request: TrackedRequest) -> None:
+        """Take the blocks of `request`. What open steps compute for it is discarded.
+
+        Blocks may be handed out again at once although an open step still writes them: the executor runs steps in
+        order, so a later step's writes come after.
+        """
+        self.running.remove(request)
+        if request.num_in_flight_tokens:
+            for step in self.open_steps:
+                step.stale.add(request)
+            request.num_in_flight_tokens = request.num_in_flight_samples = 0
+        if request.table is not None:
+            self.kv_cache.release(request.table)
+            request.table = None
+        request.num_covered_tokens = 0
+        self.dropped.append(request.id)

@@ -1,0 +1,187 @@
+"""Plans one step: asks the policy, allocates blocks for what it grants, preempts when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import cast
+
+from kvist.core.errors import KVPoolExhaustedError
+from kvist.core.request import RequestState
+from kvist.core.request_events import Preempted, Scheduled
+from kvist.kvcache.kv_cache import BlockTable, PrefixMatch
+from kvist.scheduler.candidates import NO_MATCH, CandidateSource
+from kvist.scheduler.plan_builder import PlanBuilder, PlannedStep
+from kvist.scheduler.policy import Grants, Policy, PolicyView
+from kvist.scheduler.preemption import GrowthReserve, choose_victim
+from kvist.scheduler.scheduler_state import SchedulerState
+from kvist.scheduler.tracked_request import Rank, TrackedRequest
+
+
+class Start(Enum):
+    """What became of a waiting request that was granted tokens."""
+
+    STARTED = "started"
+    WAITS_FOR_KV = "waits_for_kv"
+    NO_MEMORY = "no_memory"
+
+
+class StepPlanner:
+    """Changes state only as far as the returned step needs: blocks, in-flight counts, starts and preemptions."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        candidates: CandidateSource,
+        reserve: GrowthReserve,
+        policy: Policy,
+        *,
+        token_budget: int,
+        max_chunk_tokens: int,
+    ) -> None:
+        self._state = state
+        self._candidates = candidates
+        self._reserve = reserve
+        self._policy = policy
+        self._token_budget = token_budget
+        self._max_chunk_tokens = max_chunk_tokens
+        self._num_steps = 0
+
+    def plan(self, now: float, *, max_candidates: int) -> PlannedStep | None:
+        """Plan a step that starts at most `max_candidates` waiting requests. None if it would be empty."""
+        running = self._state.running
+        view = PolicyView(
+            decoding=running.decoding,
+            prefilling=running.prefilling,
+            waiting=self._candidates.draw(now, max_candidates=max_candidates),
+            max_chunk_tokens=self._max_chunk_tokens,
+            num_admitted_since_idle=running.num_admitted_since_idle,
+        )
+        grants = self._policy(view, self._token_budget)
+        builder = PlanBuilder(self._num_steps)
+        has_preempted = self._add_decodes(builder, cast("Sequence[TrackedRequest]", grants.decodes), now)
+        self._add_chunks(builder, grants, now, may_start=not has_preempted)
+        if builder.is_empty:
+            return None
+        self._num_steps += 1
+        dropped, self._state.dropped = self._state.dropped, []
+        return builder.build(dropped_request_ids=dropped, num_padding_tokens=grants.num_padding_tokens)
+
+    def _add_decodes(self, builder: PlanBuilder, granted: Sequence[TrackedRequest], now: float) -> bool:
+        """Add the granted decodes with the blocks they need. Returns whether somebody was preempted for that."""
+        decodes = list(granted)
+        positions = [request.num_computed_tokens + request.num_in_flight_tokens for request in decodes]
+        attention = [
+            (request, position)
+            for request, position in zip(decodes, positions, strict=True)
+            if position >= request.attention_position
+        ]
+        has_preempted = False
+        if attention:
+            attention.sort(key=_rank_of_first)
+            for request, position in attention:
+                if position >= request.num_covered_tokens:
+                    has_preempted |= self._grow_or_preempt(builder, request, position, now)
+            if has_preempted:
+                decodes = [request for request in decodes if request.state is RequestState.RUNNING]
+                positions = [request.num_computed_tokens + request.num_in_flight_tokens for request in decodes]
+        builder.set_decodes(decodes, positions)
+        for request, _ in attention:
+            if request.state is RequestState.RUNNING:
+                request.set_attention(self._state.block_size)
+                if len(request.token_ids) + request.num_in_flight_samples >= request.max_total_tokens:
+                    self._state.running.end_decode(request)
+        return has_preempted
+
+    def _grow_or_preempt(self, builder: PlanBuilder, request: TrackedRequest, position: int, now: float) -> bool:
+        """Give `request` a block for `position`, preempting those behind it, or itself if it is the last.
+
+        Returns whether anybody was preempted. The first in rank always gets its block: alone it fits the pool.
+        """
+        has_preempted = False
+        while request.table is not None:
+            try:
+                growth = self._state.kv_cache.grow(request.table, num_tokens=position + 1, write_from=position)
+            except KVPoolExhaustedError:
+                self._preempt(choose_victim(self._state.running.by_id.values()), now)
+                has_preempted = True
+                continue
+            if growth is not None:
+                builder.add_growth(request.id, growth)
+            request.num_covered_tokens = len(request.table.block_ids) * self._state.block_size
+            break
+        return has_preempted
+
+    def _preempt(self, victim: TrackedRequest, now: float) -> None:
+        state = self._state
+        state.stop_running(victim)
+        state.events.append(Preempted(victim.id, now, victim.num_computed_tokens))
+        victim.state = RequestState.PREEMPTED
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        victim.kv_wait = None
+        state.queue.add(victim)
+        self._reserve.note_preempted()
+
+    def _add_chunks(self, builder: PlanBuilder, grants: Grants, now: float, *, may_start: bool) -> None:
+        """Add granted chunks. Nobody starts (`may_start`) in a step that preempts: those that run need the memory."""
+        for granted, num_tokens in grants.chunks:
+            request = cast("TrackedRequest", granted)
+            if request.state is not RequestState.RUNNING:
+                if not may_start:
+                    continue
+                start = self._start(builder, request, now)
+                may_start = start is not Start.NO_MEMORY
+                if start is not Start.STARTED:
+                    continue
+            if builder.add_chunk(request, num_tokens):
+                self._state.running.end_prefill(request)
+
+    def _start(self, builder: PlanBuilder, request: TrackedRequest, now: float) -> Start:
+        """Move `request` from the queue into the running set, with blocks for all its known tokens.
+
+        Those started a moment ago may have changed the cache, so everything is looked at again.
+        """
+        state = self._state
+        if self._candidates.waits_for_kv(request, now):
+            return Start.WAITS_FOR_KV
+        num_reused = self._candidates.num_reusable_tokens(request)
+        table = self._open_table(request, num_reused)
+        num_needed = state.kv_cache.blocks_needed(table, num_tokens=request.num_tokens, write_from=num_reused)
+        if num_needed > state.kv_cache.num_available_blocks and not state.running:
+            # Alone it fits, but a shared block that is to be copied takes a place of its own: do without it.
+            state.kv_cache.release(table)
+            num_reused = 0
+            table = state.kv_cache.admit(request.id, request.new.domain, request.token_ids.tobytes(), NO_MATCH)
+            num_needed = state.kv_cache.blocks_needed(table, num_tokens=request.num_tokens, write_from=0)
+        elif state.running:
+            num_needed += self._reserve.num_blocks(state.running.by_id.values(), request)
+        if num_needed > state.kv_cache.num_available_blocks:
+            state.kv_cache.release(table)
+            self._candidates.note_refused(request)
+            return Start.NO_MEMORY
+        growth = state.kv_cache.grow(table, num_tokens=request.num_tokens, write_from=num_reused)
+        state.queue.remove(request)
+        request.state = RequestState.RUNNING
+        request.table = table
+        request.match = None
+        request.num_computed_tokens = num_reused
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_reused
+        request.num_covered_tokens = len(table.block_ids) * state.block_size
+        request.set_attention(state.block_size)
+        state.running.add(request)
+        state.events.append(Scheduled(request.id, now, num_reused))
+        builder.add_start(request, growth.moves if growth is not None else [])
+        return Start.STARTED
+
+    def _open_table(self, request: TrackedRequest, num_reused: int) -> BlockTable:
+        parent = self._candidates.fork_parent(request)
+        if parent is not None and parent.table is not None:
+            return self._state.kv_cache.fork(request.id, parent.table, num_tokens=num_reused)
+        match: PrefixMatch = self._candidates.match(request)
+        return self._state.kv_cache.admit(request.id, request.new.domain, request.token_ids.tobytes(), match)
+
+
+def _rank_of_first(pair: tuple[TrackedRequest, int]) -> Rank:
+    return pair[0].rank

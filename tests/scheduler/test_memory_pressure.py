@@ -1,0 +1,102 @@
+"""Small pools: preemption by recompute, guaranteed progress, no thrash."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from tests.fakes.engine_world import World, request
+
+from kvist.core.request import FinishReason
+from kvist.core.request_events import Finished, Preempted, Scheduled
+
+pytestmark = pytest.mark.parametrize("depth", [1, 2])
+
+
+def crowd(num_requests: int, prompt: int = 40, max_tokens: int = 300) -> list:
+    return [request(f"r{index}", prompt, max_tokens=max_tokens, at=index * 0.01) for index in range(num_requests)]
+
+
+def test_a_tiny_pool_preempts_finishes_everything_and_changes_no_output(depth: int) -> None:
+    roomy = World(depth=depth, num_blocks=512)
+    roomy.run(*crowd(8))
+    tiny = World(depth=depth, num_blocks=30)
+    tiny.run(*crowd(8))
+    assert roomy.num_preemptions() == 0
+    assert tiny.num_preemptions() > 0
+    assert tiny.outputs() == roomy.outputs()
+    tiny.assert_at_rest()
+
+
+def test_preemptions_per_finished_request_are_bounded(depth: int) -> None:
+    world = World(depth=depth, num_blocks=40)
+    world.run(*crowd(20, max_tokens=300))
+    finished = world.finished()
+    assert len(finished) == 20
+    assert max(event.num_preemptions for event in finished.values()) <= 4
+    assert 0 < world.num_preemptions() <= 20
+
+
+def test_admission_slows_down_before_anybody_is_preempted(depth: int) -> None:
+    world = World(depth=depth, num_blocks=64)
+    world.run(*crowd(40, max_tokens=64))  # as much as is expected of a request before anything is known
+    assert world.num_preemptions() == 0
+    assert max(len(step) for step in world.step_tokens()) < 12
+
+
+def test_the_oldest_request_is_never_preempted(depth: int) -> None:
+    world = World(depth=depth, num_blocks=30)
+    world.run(*crowd(8))
+    assert world.num_preemptions() > 0
+    assert "r0" not in {event.request_id for event in world.of_type(Preempted)}
+
+
+def test_the_latest_is_preempted_first_and_keeps_its_place(depth: int) -> None:
+    world = World(depth=depth, num_blocks=30)
+    world.run(*crowd(8))
+    order = [event.request_id for event in world.of_type(Finished)]
+    assert order == sorted(order)
+    running: set[str] = set()
+    for event in world.events:
+        if isinstance(event, Scheduled):
+            running.add(event.request_id)
+        elif isinstance(event, Finished):
+            running.discard(event.request_id)
+        elif isinstance(event, Preempted):
+            assert event.request_id == max(running)
+            running.discard(event.request_id)
+
+
+def test_with_priorities_the_lowest_class_is_preempted_first(depth: int) -> None:
+    world = World(depth=depth, num_blocks=30, config={"queue_order": "priority", "ageing_s": 1e6})
+    world.run(
+        request("low", 40, max_tokens=300, priority=9),
+        request("high", 40, max_tokens=300, priority=0, at=0.1),
+        request("middle", 40, max_tokens=300, priority=5, at=0.2),
+    )
+    assert world.num_preemptions() > 0
+    assert {event.request_id for event in world.of_type(Preempted)} <= {"low", "middle"}
+    order = [event.request_id for event in world.of_type(Finished)]
+    assert order == ["high", "middle", "low"]
+
+
+def test_a_request_that_fills_the_pool_alone_runs_though_its_cached_prefix_ends_inside_a_block(depth: int) -> None:
+    world = World(depth=depth, num_blocks=4)
+    world.run(request("warm", list(range(20)), max_tokens=4))
+    world.run(request("full", [*range(18), *range(900, 935)], max_tokens=11, at=50.0))
+    assert world.reasons() == {"warm": FinishReason.LENGTH, "full": FinishReason.LENGTH}
+
+
+def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(depth: int) -> None:
+    world = World(depth=depth, num_blocks=16)
+    stream = [request(f"s{index:03}", 30, max_tokens=30, at=index * 4.0) for index in range(100)]
+    world.run(*stream, request("large", 200, max_tokens=30, at=20.0))
+    ends = {event.request_id: event.time_s for event in world.of_type(Finished)}
+    assert ends["large"] < 200.0
+    assert all(first <= second for first, second in pairwise(ends.values()))
+
+
+def test_cached_tokens_are_those_of_the_first_admission(depth: int) -> None:
+    world = World(depth=depth, num_blocks=30)
+    world.run(*crowd(8))
+    assert all(event.num_cached_tokens == 0 for event in world.finished().values())
