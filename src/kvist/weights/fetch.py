@@ -32,7 +32,6 @@ def resolve_model(
     accept_license: bool = False,
     refresh: bool = False,
     progress: Progress = _ignore,
-    hub_endpoint: str | None = None,
 ) -> Path:
     """Return the path to open for `model`: a catalogue name, a path, or a Hugging Face id.
 
@@ -61,7 +60,7 @@ def resolve_model(
     # Imported here because it costs 0.8 s, which only downloads from the hub should pay.
     from kvist.weights.hub_download import download_from_hub
 
-    return download_from_hub(reference, cache, progress, hub_endpoint)
+    return download_from_hub(reference, cache, progress)
 
 
 def _looks_local(model: str) -> bool:

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of whichever library it uses
     EntryNotFoundError,
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
+    HTTPError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -29,10 +29,10 @@ Progress = Callable[[str, int, int | None], None]  # what, bytes done, bytes in 
 _SIDE_FILES = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "chat_template*")
 
 
-def download_from_hub(reference: HubReference, cache: Path, progress: Progress, endpoint: str | None = None) -> Path:
+def download_from_hub(reference: HubReference, cache: Path, progress: Progress) -> Path:
     """Fetch what `reference` needs and return the path to open. Raises DownloadError saying what to do."""
     try:
-        download = _Download(reference, progress, endpoint)
+        download = _Download(reference, progress)
         gguf_files = download.choose_gguf()
         files = gguf_files or download.choose_safetensors()
         for file in files:
@@ -47,7 +47,7 @@ def download_from_hub(reference: HubReference, cache: Path, progress: Progress, 
         ) from error
     except EntryNotFoundError as error:
         raise DownloadError(f"{reference}: {_first_line(error)}") from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (HTTPError, HFValidationError, OSError) as error:
         raise DownloadError(f"cannot fetch {reference}: {_first_line(error)}. Try again: it resumes.") from error
     model = gguf_files[0] if gguf_files else ""
     note_download(reference, cache, folder, model, files)
@@ -61,12 +61,10 @@ def _first_line(error: Exception) -> str:
 class _Download:
     """One model at one commit: chooses the files it needs and fetches them, counting bytes over all of them."""
 
-    def __init__(self, reference: HubReference, progress: Progress, endpoint: str | None) -> None:
+    def __init__(self, reference: HubReference, progress: Progress) -> None:
         self._reference = reference
         self._progress = progress
-        self._endpoint = endpoint
-        api = HfApi(endpoint=endpoint)
-        info = api.model_info(reference.repo_id, revision=reference.revision, files_metadata=True)
+        info = HfApi().model_info(reference.repo_id, revision=reference.revision, files_metadata=True)
         self._commit = info.sha
         self._sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
         self._num_bytes_wanted = 0
@@ -139,7 +137,6 @@ class _Download:
             self._reference.repo_id,
             file,
             revision=self._commit,
-            endpoint=self._endpoint,
             tqdm_class=Bar,
         )
         self._num_bytes_done = before + self._sizes[file]
