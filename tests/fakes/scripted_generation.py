@@ -81,6 +81,8 @@ class ScriptedGenerator:
         self.fail_with: Exception | FinishReason = FinishReason.ERROR
         self.hang_before_taking = False
         self.hang_after: int | None = None
+        self.pause_after: int | None = None
+        self.pause = asyncio.Event()
 
     def validate(self, request: GenerationRequest) -> None:
         if len(request.prompt_token_ids) > self.model.max_model_len:
@@ -103,6 +105,8 @@ class ScriptedGenerator:
                 await asyncio.sleep(0)
                 if number == self.hang_after:
                     await asyncio.Event().wait()
+                if number == self.pause_after:
+                    await self.pause.wait()
                 if number == self.fail_after:
                     if isinstance(self.fail_with, Exception):
                         raise self.fail_with

@@ -38,8 +38,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
-        self._num_head_bytes = 0
         self._expect_within(HEAD_TIMEOUT_S)
 
     def on_headers_complete(self) -> None:
