@@ -1,4 +1,4 @@
-"""A server process around a scripted engine: `python -m tests.fakes.scripted_server '{"port": 0, ...}' START_S DRAIN_S`.
+"""A server process around a scripted engine: `python -m tests.fakes.scripted_server CONFIG_JSON START_S DRAIN_S`.
 
 START_S: how long the engine takes to start; below 0 it fails to. DRAIN_S: how long requests go on, at most, once asked
 to drain; the script itself hangs after its first word until then.
@@ -11,13 +11,14 @@ import json
 import sys
 from collections.abc import Callable
 
+from tests.fakes.scripted_generation import ScriptedGenerator, scripted_backend
+
 from kvist.config.server_config import ServerConfig
 from kvist.core.errors import CheckpointError, KvistError
 from kvist.core.request import FinishReason
 from kvist.core.request_events import EventBatch
 from kvist.server.backend import Backend
 from kvist.server.serve import run_server
-from tests.fakes.scripted_generation import ScriptedGenerator, scripted_backend
 
 
 def main() -> int:

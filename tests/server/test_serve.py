@@ -80,7 +80,9 @@ def wait_for(url: str, **options: object) -> httpx.Response:
 def test_the_ready_line_names_model_and_address(launch: Callable[..., ServerProcess]) -> None:
     server = launch(port=0)
     line = server.lines_until("kvist serves")
-    found = re.fullmatch(r"kvist serves scripted, other-name at (http://127\.0\.0\.1:\d+) \(ready in [\d.]+ s\)\n", line)
+    found = re.fullmatch(
+        r"kvist serves scripted, other-name at (http://127\.0\.0\.1:\d+) \(ready in [\d.]+ s\)\n", line
+    )
     assert httpx.get(found[1] + "/ready").status_code == 200
     server.process.send_signal(signal.SIGTERM)
     assert server.end()[0] == 0

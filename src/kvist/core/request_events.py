@@ -13,11 +13,13 @@ from kvist.core.step_result import TokenLogprobs
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """The scheduler took the request into its queue."""
+    """The scheduler took the request into its queue. ttft_ms, tpot_ms: the latency targets it came with."""
 
     request_id: RequestId
     time_s: float
     num_prompt_tokens: int
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
 
 
 class Scheduled(msgspec.Struct, frozen=True, gc=False, tag=True):

@@ -18,7 +18,12 @@ class RequestTimes:
     first_token_s: float | None = None
     last_token_s: float | None = None
     num_output_tokens: int = 0
-    num_preemptions: int = 0
+    ttft_target_s: float | None = None
+    tpot_target_s: float | None = None
+
+    @property
+    def has_targets(self) -> bool:
+        return self.ttft_target_s is not None or self.tpot_target_s is not None
 
 
 def time_to_first_token_s(times: RequestTimes) -> float | None:
@@ -65,19 +70,12 @@ def end_to_end_latency_s(times: RequestTimes, finished_s: float) -> float:
     return finished_s - times.queued_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyTargets:
-    """What a client asked for; None is no target."""
+def meets_targets(times: RequestTimes) -> bool:
+    """Whether a finished request is good: it meets every target that it brought.
 
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-
-    def are_met_by(self, times: RequestTimes) -> bool:
-        """Whether the request counts as good: every target it brought is met.
-
-        Goodput is the rate of good requests; SLO attainment is their share of those that brought targets.
-        """
-        ttft_s, tpot_s = time_to_first_token_s(times), time_per_output_token_s(times)
-        if self.ttft_s is not None and (ttft_s is None or ttft_s > self.ttft_s):
-            return False
-        return self.tpot_s is None or tpot_s is None or tpot_s <= self.tpot_s
+    Goodput is the rate of good requests; SLO attainment is their share of those that brought targets.
+    """
+    ttft_s, tpot_s = time_to_first_token_s(times), time_per_output_token_s(times)
+    if times.ttft_target_s is not None and (ttft_s is None or ttft_s > times.ttft_target_s):
+        return False
+    return times.tpot_target_s is None or tpot_s is None or tpot_s <= times.tpot_target_s

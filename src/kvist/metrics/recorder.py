@@ -20,7 +20,7 @@ from kvist.core.request_events import (
     TokensSampled,
 )
 from kvist.metrics import definitions
-from kvist.metrics.definitions import LatencyTargets, RequestTimes
+from kvist.metrics.definitions import RequestTimes
 from kvist.metrics.histogram import COUNT_BUCKETS, LATENCY_BUCKETS_S, TOKEN_BUCKETS, Histogram
 
 
@@ -58,7 +58,6 @@ class MetricsRecorder:
         self.request_generation_tokens = Histogram(TOKEN_BUCKETS)
         self.request_preemptions = Histogram(COUNT_BUCKETS)
         self._open: dict[RequestId, RequestTimes] = {}
-        self._targets: dict[RequestId, LatencyTargets] = {}
 
     @property
     def num_open(self) -> int:
@@ -87,26 +86,17 @@ class MetricsRecorder:
     def record_http_response(self, route: str, status: int) -> None:
         self.http_responses[route, status] += 1
 
-    def expect_targets(self, request_id: RequestId, targets: LatencyTargets) -> None:
-        """Judge the request by `targets` when it finishes. Call before it is submitted."""
-        self._targets[request_id] = targets
-
-    def forget_targets(self, request_id: RequestId) -> None:
-        """Take back `expect_targets`, for a request that never reached the engine."""
-        self._targets.pop(request_id, None)
-
-    def abandon_open(self) -> None:
-        """Count all open requests as failed: the engine that held them is gone and will not say so."""
-        self.num_finished[FinishReason.ERROR] += len(self._open)
-        self._open.clear()
-        self._targets.clear()
-
     def _record_event(self, event: RequestEvent) -> None:
         if isinstance(event, TokensSampled):
             self._record_tokens(event)
         elif isinstance(event, Queued):
             self.num_started += 1
-            self._open[event.request_id] = RequestTimes(event.time_s, event.num_prompt_tokens)
+            self._open[event.request_id] = RequestTimes(
+                event.time_s,
+                event.num_prompt_tokens,
+                ttft_target_s=_seconds(event.ttft_ms),
+                tpot_target_s=_seconds(event.tpot_ms),
+            )
         elif isinstance(event, Scheduled):
             self._record_scheduled(event)
         elif isinstance(event, Preempted):
@@ -142,15 +132,14 @@ class MetricsRecorder:
 
     def _record_finished(self, event: Finished) -> None:
         times = self._open.pop(event.request_id, None)
-        targets = self._targets.pop(event.request_id, None)
         if times is None:
             return
         self.num_finished[event.reason] += 1
         if event.reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
-        if targets is not None:
+        if times.has_targets:
             self.num_with_targets += 1
-            self.num_targets_met += targets.are_met_by(times)
+            self.num_targets_met += definitions.meets_targets(times)
         self.e2e_latency_s.observe(definitions.end_to_end_latency_s(times, event.time_s))
         self.request_generation_tokens.observe(times.num_output_tokens)
         self.request_preemptions.observe(event.num_preemptions)
@@ -171,3 +160,7 @@ class MetricsRecorder:
         self.step_tokens["prefill"] += step.num_prefill_tokens
         self.step_tokens["decode"] += step.num_decode_tokens
         self.step_tokens["padding"] += step.num_padding_tokens
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000.0
