@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
-from kvist.core.errors import KvistError, RequestTooLongError
+from kvist.core.errors import InvalidRequestError, KvistError, RequestTooLongError
 from kvist.core.request import FinishReason
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineStatus
@@ -19,6 +19,8 @@ from kvist.runtime.generation_types import (
     Usage,
 )
 from kvist.server.backend import Backend
+from kvist.tokenization.chat_messages import parse_messages
+from kvist.tokenization.text_encoder import ChatOptions
 
 MODEL = ModelInfo(
     name="scripted",
@@ -129,28 +131,33 @@ def _position(token_id: int) -> PositionLogprobs:
 
 
 class CharacterEncoder:
-    """One token per character; BOS is 1."""
+    """One token per character; BOS is 1. The parts of a TextEncoder and its Tokenizer that routes touch."""
 
-    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [1] * add_special_tokens + [ord(character) % 1000 for character in text]
+    def __init__(self) -> None:
+        self.tokenizer = self
+
+    def encode_text(
+        self, text: str, *, add_special_tokens: bool = True, truncate_prompt_tokens: int | None = None
+    ) -> list[int]:
+        ids = [1] * add_special_tokens + [ord(character) % 1000 for character in text]
+        return ids if truncate_prompt_tokens is None else ids[-truncate_prompt_tokens:]
 
     def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        template_kwargs: Mapping[str, object],
-        add_special_tokens: bool | None = None,
+        self, messages: object, options: ChatOptions, *, truncate_prompt_tokens: int | None = None
     ) -> list[int]:
-        text = "".join(str(message.get("content")) for message in messages)
-        return self.encode_text(text + ">" * add_generation_prompt)
+        text = "".join(str(message["content"]) for message in parse_messages(messages))
+        return self.encode_text(text + ">" * options.add_generation_prompt)
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def check_token_ids(self, ids: Sequence[int], *, truncate_prompt_tokens: int | None = None) -> list[int]:
+        if any(not 0 <= token < MODEL.vocab_size for token in ids):
+            raise InvalidRequestError("no such token id", param="prompt")
+        return list(ids) if truncate_prompt_tokens is None else list(ids[-truncate_prompt_tokens:])
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in token_ids if token != 1 or not skip_special_tokens)
 
-    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        return [chr(token) for token in token_ids]
+    def token_text(self, token_id: int) -> str:
+        return chr(token_id)
 
 
 def scripted_backend(generator: ScriptedGenerator) -> Backend:

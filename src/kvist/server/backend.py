@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from kvist.config.server_config import ServerConfig
 from kvist.core.errors import EngineUnavailableError, ModelNotFoundError
@@ -14,30 +12,7 @@ from kvist.metrics.recorder import MetricsRecorder
 from kvist.runtime.engine_client import EngineClient
 from kvist.runtime.generation import TextGenerator
 from kvist.server.identity import ApiKeys
-
-LONG_TEXT_CHARS = 4096  # above this a prompt is encoded in a thread: the tokenizer releases the GIL
-
-
-class PromptEncoder(Protocol):
-    """Text and messages to the token ids that the engine will use, and back. Safe to call from threads."""
-
-    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-
-    def encode_messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        template_kwargs: Mapping[str, Any],
-        add_special_tokens: bool | None = None,
-    ) -> list[int]:
-        """Render the chat template and encode it; never two BOS. add_special_tokens None: what the template needs."""
-        ...
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
-
-    def token_strings(self, token_ids: Sequence[int]) -> list[str]: ...
+from kvist.tokenization.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +21,7 @@ class Backend:
 
     client: EngineClient
     generator: TextGenerator
-    encoder: PromptEncoder
+    encoder: TextEncoder
     startup_phases_s: Mapping[str, float] = field(default_factory=dict)
     cache_config: Mapping[str, str] = field(default_factory=dict)
 
@@ -104,10 +79,3 @@ class ServerState:
             startup_phases_s=self.backend.startup_phases_s,
             cache_config=self.backend.cache_config,
         )
-
-
-async def encode_text(encoder: PromptEncoder, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Encode without holding up the event loop."""
-    if len(text) < LONG_TEXT_CHARS:
-        return encoder.encode_text(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(encoder.encode_text, text, add_special_tokens=add_special_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -10,10 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvist.core.errors import InvalidRequestError
 from kvist.runtime.generation_types import GenerationUpdate, Usage
 from kvist.server import answer_shapes
-from kvist.server.backend import LONG_TEXT_CHARS, PromptEncoder, ServerState
+from kvist.server.backend import ServerState
 from kvist.server.disconnect import DisconnectGuard
 from kvist.server.event_stream import EventStreamResponse
 from kvist.server.generation_call import (
@@ -25,11 +23,11 @@ from kvist.server.generation_call import (
     generation_requests,
     run,
 )
-from kvist.server.openai_schema import ChatCompletionRequest, StreamOptions, TokenizeRequest
+from kvist.server.openai_schema import ChatCompletionRequest, StreamOptions
+from kvist.server.prompt_encoding import encode_messages
 from kvist.server.request_body import parse_body, read_json_object
 from kvist.server.sampling_options import chat_sampling
 from kvist.server.stream_chunks import ChunkWriter
-from kvist.server.update_streams import raise_failure
 
 
 async def chat_completions(request: Request) -> Response:
@@ -38,42 +36,15 @@ async def chat_completions(request: Request) -> Response:
     body, ignored = parse_body(fields, ChatCompletionRequest, lenient=state.config.lenient)
     call = begin_call(request, body, state, ignored)
     sampling = chat_sampling(body, call.backend.generator.model.default_sampling)
-    prompt = await encode_messages(call.backend.encoder, body)
+    prompt = await encode_messages(call.backend.encoder, body, truncate=body.truncate_prompt_tokens)
     requests = generation_requests(request, call, body, sampling, [prompt])
     updates = await run(request, state, call, requests)
     prompt_ids = list(requests[0].prompt_token_ids) if body.return_token_ids else None
     if body.stream:
         return EventStreamResponse(_events(updates, call, body, prompt_ids), call.headers)
     async with DisconnectGuard(request.receive):
-        (result,) = await gather_results(updates, num_prompts=1, num_samples=sampling.n)
+        (result,) = await gather_results(call, updates, num_prompts=1, num_samples=sampling.n)
     return Response(_answer(result, call, body, prompt_ids), 200, call.headers, media_type="application/json")
-
-
-async def encode_messages(encoder: PromptEncoder, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
-    """Render and encode; in a thread when long. Raises InvalidRequestError naming `messages`."""
-    messages = body.messages or []
-    if not messages:
-        raise InvalidRequestError("messages must hold at least one message", param="messages")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise InvalidRequestError(
-            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
-        )
-    add_generation_prompt = not body.continue_final_message
-    if body.add_generation_prompt is not None:
-        add_generation_prompt = body.add_generation_prompt
-
-    def encode() -> list[int]:
-        return encoder.encode_messages(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template_kwargs=body.chat_template_kwargs,
-            add_special_tokens=body.add_special_tokens,
-        )
-
-    if sum(len(str(message.get("content", ""))) for message in messages) < LONG_TEXT_CHARS:
-        return encode()
-    return await asyncio.to_thread(encode)
 
 
 async def _events(
@@ -93,7 +64,7 @@ async def _events(
             if usage is None:
                 yield _opening(head, writer, update, body, prompt_ids)
             usage = update.usage
-            raise_failure(update)
+            call.raise_failure(update)
             chunks = _chunks(writer, update, body, with_usage=options.continuous_usage_stats)
             if chunks:
                 yield b"".join(chunks)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from kvist.core.errors import InvalidRequestError
 from kvist.runtime.generation_types import GenerationUpdate, PositionLogprobs, SampleDelta, Usage
 from kvist.server import answer_shapes
-from kvist.server.backend import PromptEncoder, ServerState, encode_text
+from kvist.server.backend import ServerState
 from kvist.server.disconnect import DisconnectGuard
 from kvist.server.event_stream import EventStreamResponse
 from kvist.server.generation_call import (
@@ -28,10 +28,11 @@ from kvist.server.generation_call import (
     total_usage,
 )
 from kvist.server.openai_schema import CompletionRequest, StreamOptions, TextOrTokens
+from kvist.server.prompt_encoding import encode_prompt
 from kvist.server.request_body import parse_body, read_json_object
 from kvist.server.sampling_options import completion_sampling
 from kvist.server.stream_chunks import ChunkWriter
-from kvist.server.update_streams import raise_failure
+from kvist.tokenization.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,24 @@ async def completions(request: Request) -> Response:
     if body.stream and body.echo and body.logprobs is not None:
         raise InvalidRequestError("echo with logprobs is not streamed; set stream=false", param="echo")
     parts = parse_prompts(body.prompt)
-    token_lists = [await _encode(call.backend.encoder, part, body) for part in parts]
-    requests = generation_requests(request, call, body, sampling, token_lists)
-    prompts = [
-        Prompt(list(one.prompt_token_ids), _echo_text(call.backend.encoder, part, one.prompt_token_ids, body))
-        for part, one in zip(parts, requests, strict=True)
-    ]
+    encoder = call.backend.encoder
+    prompts = []
+    for part in parts:
+        token_ids = await encode_prompt(encoder, part, body)
+        prompts.append(Prompt(token_ids, _echo_text(encoder, part, token_ids, body)))
+    requests = generation_requests(
+        request,
+        call,
+        body,
+        sampling,
+        [prompt.token_ids for prompt in prompts],
+        has_default_length=body.max_tokens is None,
+    )
     updates = await run(request, state, call, requests)
     if body.stream:
         return EventStreamResponse(_events(updates, call, body, prompts), call.headers)
     async with DisconnectGuard(request.receive):
-        results = await gather_results(updates, num_prompts=len(prompts), num_samples=sampling.n)
+        results = await gather_results(call, updates, num_prompts=len(prompts), num_samples=sampling.n)
     answer = _answer(results, call, body, prompts)
     return Response(answer, 200, call.headers, media_type="application/json")
 
@@ -85,20 +93,12 @@ def parse_prompts(prompt: TextOrTokens) -> list[str | list[int]]:
     return list(prompt)
 
 
-async def _encode(encoder: PromptEncoder, part: str | list[int], body: CompletionRequest) -> list[int]:
-    """Token ids are taken as they are: no BOS is added to them."""
-    if not isinstance(part, str):
-        return part
-    return await encode_text(encoder, part, add_special_tokens=body.add_special_tokens is not False)
-
-
-def _echo_text(encoder: PromptEncoder, part: str | list[int], token_ids: object, body: CompletionRequest) -> str:
+def _echo_text(encoder: TextEncoder, part: str | list[int], token_ids: list[int], body: CompletionRequest) -> str:
     if not body.echo:
         return ""
     if isinstance(part, str) and body.truncate_prompt_tokens is None:
         return part
-    assert isinstance(token_ids, list)
-    return encoder.decode(token_ids, skip_special_tokens=body.skip_special_tokens is not False)
+    return encoder.tokenizer.decode(token_ids, skip_special_tokens=body.skip_special_tokens is not False)
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +162,7 @@ async def _events(
     usages = [Usage(0, 0, 0)] * len(prompts)
     async with aclosing(updates):
         async for index, update in updates:
-            raise_failure(update)
+            call.raise_failure(update)
             usages[index] = update.usage
             chunks = streaming.chunks(index, update, total_usage(usages) if options.continuous_usage_stats else None)
             if chunks:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+import msgspec
 from starlette.requests import Request
 
-from kvist.core.errors import EngineUnavailableError, InvalidRequestError, QueueFullError, RequestTooLongError
-from kvist.core.request import KeyDomain
+from kvist.core.errors import (
+    DeadlineExceededError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestTooLongError,
+)
+from kvist.core.request import FinishReason, KeyDomain
 from kvist.core.sampling_params import SamplingParams
 from kvist.runtime.generation_types import GenerationRequest, GenerationUpdate, PositionLogprobs, SampleDelta, Usage
 from kvist.server.backend import Backend, ServerState
 from kvist.server.disconnect import DisconnectGuard
+from kvist.server.error_responses import GenerationFailedError
 from kvist.server.identity import narrow_domain
 from kvist.server.openai_schema import GenerationFields
-from kvist.server.update_streams import merged, raise_failure, start_all
+from kvist.server.update_streams import merged, start_all
 
 MAX_PROMPTS = 1024
 MAX_PRIORITY = 2**31 - 1
@@ -36,6 +45,18 @@ class GenerationCall:
     model: str
     created_s: int
     headers: dict[str, str]
+    expires_s: float | None  # in the event loop's clock
+
+    def raise_failure(self, update: GenerationUpdate) -> None:
+        """Raise why a sample will never be complete, if one of this update's will not."""
+        for delta in update.deltas:
+            if delta.finish_reason is FinishReason.ERROR:
+                message = delta.error or "unknown error in the engine"
+                if self.expires_s is not None and asyncio.get_running_loop().time() >= self.expires_s:
+                    raise DeadlineExceededError(message)
+                raise GenerationFailedError(f"the request failed: {message}")
+            if delta.finish_reason is FinishReason.ABORT:
+                raise EngineUnavailableError(f"the request was aborted: {delta.error or 'the server is shutting down'}")
 
 
 @dataclass(slots=True, eq=False)
@@ -81,13 +102,13 @@ def begin_call(request: Request, body: GenerationFields, state: ServerState, ign
         value = getattr(body, name)
         if value is not None and not 0.0 < value <= 1e9:
             raise InvalidRequestError(f"{name} must be a positive number of milliseconds, not {value}", param=name)
-    headers = {"x-kvist-ignored-fields": ",".join(name[:64] for name in ignored)} if ignored else {}
     return GenerationCall(
         backend=backend,
         request_id=body.request_id or request.scope["state"]["request_id"],
         model=body.model or backend.generator.model.served_names[0],
         created_s=int(state.wall_time_s()),
-        headers={name: value.encode("ascii", "replace").decode() for name, value in headers.items()},
+        expires_s=None if body.deadline_ms is None else asyncio.get_running_loop().time() + body.deadline_ms / 1000.0,
+        headers={"x-kvist-ignored-fields": ",".join(ignored[:32])} if ignored else {},
     )
 
 
@@ -97,16 +118,21 @@ def generation_requests(
     body: GenerationFields,
     sampling: SamplingParams,
     prompts: Sequence[Sequence[int]],
+    *,
+    has_default_length: bool = False,
 ) -> list[GenerationRequest]:
-    """One request per prompt, each checked against the model before any is submitted."""
+    """One request per prompt, each checked against the model before any is submitted.
+
+    has_default_length: the client named no max_tokens, so the default yields to what the context has room for.
+    """
     domain: KeyDomain = request.scope["state"]["key_domain"]
     if body.cache_salt is not None:
         domain = narrow_domain(domain, body.cache_salt)
     requests = [
         GenerationRequest(
             request_id=call.request_id,
-            prompt_token_ids=_truncated(prompt, body.truncate_prompt_tokens),
-            sampling=sampling,
+            prompt_token_ids=prompt,
+            sampling=_with_room(sampling, len(prompt), call) if has_default_length else sampling,
             domain=domain,
             priority=body.priority,
             deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000.0,
@@ -121,13 +147,11 @@ def generation_requests(
     return requests
 
 
-def _truncated(prompt: Sequence[int], max_tokens: int | None) -> Sequence[int]:
-    """The last `max_tokens` tokens, as vLLM does; -1 is no bound of its own."""
-    if max_tokens is None or max_tokens == -1:
-        return prompt
-    if max_tokens < 1:
-        raise InvalidRequestError("truncate_prompt_tokens must be at least 1", param="truncate_prompt_tokens")
-    return prompt[-max_tokens:]
+def _with_room(sampling: SamplingParams, num_prompt_tokens: int, call: GenerationCall) -> SamplingParams:
+    room = call.backend.generator.model.max_model_len - num_prompt_tokens
+    if sampling.max_tokens is None or not 0 < room < sampling.max_tokens:
+        return sampling
+    return msgspec.structs.replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
 
 
 async def run(
@@ -150,12 +174,14 @@ async def run(
     return merged(streams, first)
 
 
-async def gather_results(updates: IndexedUpdates, *, num_prompts: int, num_samples: int) -> list[PromptResult]:
+async def gather_results(
+    call: GenerationCall, updates: IndexedUpdates, *, num_prompts: int, num_samples: int
+) -> list[PromptResult]:
     """Wait for the end of all. Raises if a sample failed or was aborted."""
     results = [PromptResult([SampleResult() for _ in range(num_samples)]) for _ in range(num_prompts)]
     async with aclosing(updates):
         async for index, update in updates:
-            raise_failure(update)
+            call.raise_failure(update)
             result = results[index]
             result.usage = update.usage
             result.prompt_logprobs += update.prompt_logprobs or ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, TypeVar
 
@@ -10,13 +9,14 @@ import msgspec
 from starlette.requests import Request
 
 from kvist.core.errors import InvalidRequestError
+from kvist.core.suggest import did_you_mean
 from kvist.server.error_responses import BodyTooLargeError, UnsupportedMediaTypeError
 from kvist.server.openai_schema import UNSERVED
 
 JsonObject = dict[str, Any]  # Any: what a client sent, not yet checked
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_JSON_TYPES = ("application/json", "application/x-ndjson")
+MAX_SHOWN_CHARS = 64  # of a name that a client made up
 _FIELD_IN_ERROR = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 # Nulls are dropped where null means "absent"; what is inside these belongs to the chat template.
 _OPAQUE_FIELDS = ("chat_template_kwargs", "metadata")
@@ -25,7 +25,7 @@ _OPAQUE_FIELDS = ("chat_template_kwargs", "metadata")
 async def read_json_object(request: Request, *, max_bytes: int) -> JsonObject:
     """Read the whole body. Raises 415, 413 (as soon as it is too long) or 400; ClientDisconnect if the peer left."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type not in _JSON_TYPES and not content_type.endswith("+json"):
+    if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaTypeError(
             f"the body has content type {content_type or 'none'!r}; send JSON with 'content-type: application/json'"
         )
@@ -66,8 +66,8 @@ def parse_body(fields: JsonObject, body_type: type[Body], *, lenient: bool) -> t
         if name in UNSERVED and value in UNSERVED[name]:
             continue
         if not lenient:
-            raise InvalidRequestError(_why_refused(name, known), param=name)
-        ignored.append(name)
+            raise InvalidRequestError(_why_refused(name, known), param=name[:MAX_SHOWN_CHARS])
+        ignored.append(re.sub(r"[^\w.-]", "?", name[:MAX_SHOWN_CHARS], flags=re.ASCII))
     try:
         return msgspec.convert(fields, body_type), ignored
     except RecursionError:
@@ -97,10 +97,9 @@ def _without_null_values(item: object) -> object:
 def _why_refused(name: str, known: tuple[str, ...]) -> str:
     if name in UNSERVED:
         return f"{name} is not served: this server has no such feature. Leave the field out"
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ". Leave it out, or start the server with --lenient"
-    shown = name if len(name) <= 64 else name[:64] + "..."
-    return f"unknown field {shown!r}{hint}"
+    shown = name[:MAX_SHOWN_CHARS]
+    hint = did_you_mean(shown, known) or " Leave it out, or start the server with --lenient."
+    return f"unknown field {shown!r}.{hint}"
 
 
 def _name_the_field(message: str) -> InvalidRequestError:

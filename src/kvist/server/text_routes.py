@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvist.core.errors import InvalidRequestError
-from kvist.server.backend import ServerState, encode_text
-from kvist.server.chat_completions import encode_messages
+from kvist.server.backend import ServerState
 from kvist.server.openai_schema import DetokenizeRequest, TokenizeRequest
+from kvist.server.prompt_encoding import encode_messages, encode_text
 from kvist.server.request_body import parse_body, read_json_object
 
 
@@ -23,15 +23,15 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        add_special_tokens = body.add_special_tokens is not False
-        tokens = await encode_text(backend.encoder, body.prompt, add_special_tokens=add_special_tokens)
+        tokens = await encode_text(backend.encoder, body.prompt, add_special_tokens=body.add_special_tokens)
     else:
         tokens = await encode_messages(backend.encoder, body)
+    token_text = backend.encoder.tokenizer.token_text
     answer: dict[str, object] = {
         "count": len(tokens),
         "max_model_len": backend.generator.model.max_model_len,
         "tokens": tokens,
-        "token_strs": backend.encoder.token_strings(tokens) if body.return_token_strs else None,
+        "token_strs": [token_text(token) for token in tokens] if body.return_token_strs else None,
     }
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
@@ -45,5 +45,6 @@ async def detokenize(request: Request) -> Response:
     for token in body.tokens:
         if not 0 <= token < vocab_size:
             raise InvalidRequestError(f"token id {token} is outside the vocabulary of {vocab_size}", param="tokens")
-    text = await asyncio.to_thread(backend.encoder.decode, body.tokens)
+    decode = backend.encoder.tokenizer.decode
+    text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=False)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")

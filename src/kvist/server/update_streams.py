@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from kvist.core.errors import EngineUnavailableError
-from kvist.core.request import FinishReason
 from kvist.runtime.generation_types import GenerationUpdate
-from kvist.server.error_responses import GenerationFailedError
 
 Updates = AsyncIterator[GenerationUpdate]
 
@@ -80,12 +77,3 @@ async def _interleave(streams: Sequence[Updates]) -> AsyncGenerator[tuple[int, G
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-
-
-def raise_failure(update: GenerationUpdate) -> None:
-    """Raise why a sample will never be complete, if one of this update's will not."""
-    for delta in update.deltas:
-        if delta.finish_reason is FinishReason.ERROR:
-            raise GenerationFailedError(f"the request failed: {delta.error or 'unknown error in the engine'}")
-        if delta.finish_reason is FinishReason.ABORT:
-            raise EngineUnavailableError(f"the request was aborted: {delta.error or 'the server is shutting down'}")
