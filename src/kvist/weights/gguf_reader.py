@@ -25,6 +25,7 @@ Metadata = dict[str, Any]  # str, int, float, bool or a list of one of them
 _MAX_NAME_BYTES = 65_535
 _MAX_STRING_BYTES = 16 << 20
 _MAX_ARRAY_LENGTH = 4 << 20
+_MAX_ARRAY_ELEMENTS = 16 << 20  # over all arrays of a file: what bounds the memory that metadata takes
 _MAX_KEY_VALUES = 65_536
 _MAX_TENSORS = 1 << 20
 _MAX_DIMENSIONS = 4
@@ -120,10 +121,9 @@ def _read_value(cursor: _Cursor, kind: int, key: str) -> Any:
     if kind == _ARRAY:
         element_kind = cursor.scalar(_UINT32, key)
         if element_kind == _STRING:
-            return cursor.strings(cursor.count(_MAX_ARRAY_LENGTH, 8, key), key)
+            return cursor.strings(cursor.array_length(8, key), key)
         if element_kind in _SCALARS:
-            length = cursor.count(_MAX_ARRAY_LENGTH, _SCALARS[element_kind].size, key)
-            return cursor.scalars(element_kind, length, key)
+            return cursor.scalars(element_kind, cursor.array_length(_SCALARS[element_kind].size, key), key)
         raise cursor.error(f"{key!r} is an array of {'arrays' if element_kind == _ARRAY else 'an unknown type'}")
     if kind not in _SCALARS:
         raise cursor.error(f"{key!r} has the unknown type {kind}")
@@ -183,6 +183,7 @@ class _Cursor:
         self.size = len(data)
         self.position = 0
         self._view = data.data
+        self._num_elements_left = _MAX_ARRAY_ELEMENTS
 
     def error(self, message: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {message}")
@@ -209,6 +210,13 @@ class _Cursor:
         if number > maximum or number * least_bytes_each > self.size - self.position:
             raise self.error(f"{number} {what!r} cannot be: at most {maximum}, and the file has {self.size} bytes")
         return number
+
+    def array_length(self, least_bytes_each: int, what: str) -> int:
+        length = self.count(_MAX_ARRAY_LENGTH, least_bytes_each, what)
+        self._num_elements_left -= length
+        if self._num_elements_left < 0:
+            raise self.error(f"more than {_MAX_ARRAY_ELEMENTS} array elements in all")
+        return length
 
     def string(self, maximum_bytes: int, what: str) -> str:
         num_bytes = self.scalar(_UINT64, what)

@@ -18,7 +18,7 @@ from kvist.weights.tensor import Tensor, map_file
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
-_MAX_HEADER_BYTES = 100_000_000
+_MAX_HEADER_BYTES = 32 << 20
 _MAX_DIMENSIONS = 8
 _FORMATS = {"F32": F32, "F16": F16, "BF16": BF16}
 
@@ -74,6 +74,8 @@ def _read_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...]
         raise CheckpointError(f"{path}: the record of tensor {name!r} is malformed: {str(entry)[:200]}")
     if len(shape) > _MAX_DIMENSIONS:
         raise CheckpointError(f"{path}: tensor {name!r} has {len(shape)} dimensions")
+    if 0 in shape:
+        raise CheckpointError(f"{path}: tensor {name!r} has an empty dimension: {shape}")
     if dtype not in _FORMATS:
         raise UnsupportedModelError(
             f"{path}: tensor {name!r} is in {dtype[:20]}; supported in safetensors are {', '.join(_FORMATS)}"
