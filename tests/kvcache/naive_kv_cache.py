@@ -86,13 +86,16 @@ class NaiveKVCache:
         slots = [slot for block_id in block_ids for slot in self.contents.get(block_id, [None] * self.block_size)]
         return slots[:num_tokens]
 
-    def apply_events(self, cache: KVCache) -> None:
+    def blocks_in_use(self) -> set[int]:
+        return {block_id for request in self.requests.values() for block_id in request.table.block_ids}
+
+    def apply_events(self, cache: KVCache, used_before: set[int]) -> None:
         """Follow what the cache says it stored and removed; both must be legal."""
         for event in cache.drain_events():
             if isinstance(event, BlockStored):
                 self._store(event)
             elif isinstance(event, BlockRemoved):
-                self._remove(event)
+                self._remove(event, used_before)
             else:
                 assert isinstance(event, AllBlocksCleared)
                 assert not self.cached
@@ -109,10 +112,9 @@ class NaiveKVCache:
             assert (domain, prefix) not in self.cached
             self.cached[(domain, prefix)] = block_id
 
-    def _remove(self, event: BlockRemoved) -> None:
+    def _remove(self, event: BlockRemoved, used_before: set[int]) -> None:
         removed = set(event.block_ids)
-        in_use = {block_id for request in self.requests.values() for block_id in request.table.block_ids}
-        assert not removed & in_use, "a block in use is never evicted"
+        assert not removed & used_before, "a block in use is never evicted"
         gone = [key for key, block_id in self.cached.items() if block_id in removed]
         assert len(gone) == len(event.block_ids) == len(removed)
         for key in gone:
