@@ -20,6 +20,7 @@ from kvist.server.chat_page import chat_page
 from kvist.server.completions import completions
 from kvist.server.edge import AuthenticationMiddleware, EdgeMiddleware
 from kvist.server.error_responses import error_response, http_error_response
+from kvist.server.explain_route import explain
 
 ROUTES = (
     Route("/", chat_page, methods=["GET"]),
@@ -27,6 +28,7 @@ ROUTES = (
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/models", operations_routes.list_models, methods=["GET"]),
     Route("/v1/models/{model:path}", operations_routes.get_model, methods=["GET"]),
+    Route("/v1/requests/{call_id}/explain", explain, methods=["GET"]),
     Route("/tokenize", text_routes.tokenize, methods=["POST"]),
     Route("/detokenize", text_routes.detokenize, methods=["POST"]),
     Route("/health", operations_routes.health, methods=["GET"]),

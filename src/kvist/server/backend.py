@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from kvist.config.server_config import ServerConfig
 from kvist.core.errors import EngineUnavailableError, ModelNotFoundError
+from kvist.core.request_events import EventBatch
 from kvist.metrics.prometheus import EngineFacts
 from kvist.metrics.recorder import MetricsRecorder
+from kvist.metrics.timelines import Timelines
 from kvist.runtime.engine_client import EngineClient
 from kvist.runtime.generation import TextGenerator
+from kvist.server.call_owners import CallOwners
 from kvist.server.identity import ApiKeys
 from kvist.tokenization.text_encoder import TextEncoder
 
@@ -34,8 +37,15 @@ class ServerState:
     recorder: MetricsRecorder
     keys: ApiKeys
     wall_time_s: Callable[[], float]
+    timelines: Timelines = field(default_factory=Timelines)
+    owners: CallOwners = field(default_factory=CallOwners)
     backend: Backend | None = None
     is_draining: bool = False
+
+    def on_events(self, batch: EventBatch) -> None:
+        """Listener for the engine's events."""
+        self.recorder.record(batch)
+        self.timelines.record(batch)
 
     def ready_backend(self) -> Backend:
         """The backend, for a request that needs the engine. Raises EngineUnavailableError (503) with the reason."""

@@ -102,9 +102,11 @@ def begin_call(request: Request, body: GenerationFields, state: ServerState, ign
         value = getattr(body, name)
         if value is not None and not 0.0 < value <= 1e9:
             raise InvalidRequestError(f"{name} must be a positive number of milliseconds, not {value}", param=name)
+    request_id = body.request_id or request.scope["state"]["request_id"]
+    state.owners.note(request_id, request.scope["state"]["key_domain"])
     return GenerationCall(
         backend=backend,
-        request_id=body.request_id or request.scope["state"]["request_id"],
+        request_id=request_id,
         model=body.model or backend.generator.model.served_names[0],
         created_s=int(state.wall_time_s()),
         expires_s=None if body.deadline_ms is None else asyncio.get_running_loop().time() + body.deadline_ms / 1000.0,

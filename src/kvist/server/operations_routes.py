@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvist.core.errors import EngineUnavailableError
+from kvist.core.sampling_params import SamplingParams
 from kvist.core.version import __version__
 from kvist.metrics import prometheus
 from kvist.server.backend import Backend, ServerState
@@ -14,6 +15,11 @@ from kvist.server.error_responses import error_response
 
 # A step of a large model on a small machine takes seconds; a loop silent for this long is stuck.
 MAX_HEARTBEAT_AGE_S = 120.0
+
+_BUILT_IN = SamplingParams()
+BUILT_IN_SAMPLING: dict[str, float | int] = {
+    name: getattr(_BUILT_IN, name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+}
 
 
 def _json(answer: object, status: int = 200) -> Response:
@@ -88,14 +94,5 @@ def _model(backend: Backend, name: str, state: ServerState) -> dict[str, object]
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_model_len,
-        "default_sampling_params": {**_BUILT_IN_SAMPLING, **model.default_sampling},
+        "default_sampling_params": {**BUILT_IN_SAMPLING, **model.default_sampling},
     }
-
-
-_BUILT_IN_SAMPLING: dict[str, float | int] = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-}

@@ -120,7 +120,7 @@ class KvistServer(uvicorn.Server):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         serving = asyncio.create_task(self.serve(sockets=[listener]))
-        starting = asyncio.ensure_future(start_backend(self._state.recorder.record))
+        starting = asyncio.ensure_future(start_backend(self._state.on_events))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((serving, starting, stopping), return_when=asyncio.FIRST_COMPLETED)
