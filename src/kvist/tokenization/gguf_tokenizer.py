@@ -198,14 +198,15 @@ def _sentencepiece_bpe(vocabulary: GGUFVocabulary) -> Backend:
 
 def derive_merges(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     """Return merges that do what SentencePiece's scores do: join the neighbours whose joint piece scores best."""
-    ids, scores = vocabulary.ids, vocabulary.scores
-    candidates: list[tuple[float, int, int, str, str]] = []
-    for index, (piece, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
-        if kind != TokenType.NORMAL or len(piece) < 2:
-            continue
-        for cut in range(1, len(piece)):
-            left, right = piece[:cut], piece[cut:]
-            if left in ids and right in ids:
-                candidates.append((-scores[index], index, ids[left], left, right))
-    candidates.sort(key=lambda candidate: candidate[:3])
-    return [(left, right) for _, _, _, left, right in candidates]
+    ids, tokens, types, scores = vocabulary.ids, vocabulary.tokens, vocabulary.types, vocabulary.scores
+    best_first = sorted(
+        (index for index, kind in enumerate(types) if kind == TokenType.NORMAL and len(tokens[index]) > 1),
+        key=lambda index: -scores[index],
+    )
+    merges: list[tuple[str, str]] = []
+    for index in best_first:
+        piece = tokens[index]
+        cuts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        pairs = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
+        merges += sorted(pairs, key=lambda pair: ids[pair[0]]) if len(pairs) > 1 else pairs
+    return merges

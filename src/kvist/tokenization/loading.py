@@ -12,12 +12,14 @@ from kvist.tokenization.chat_template import MAX_TEMPLATE_CHARACTERS, ChatTempla
 from kvist.tokenization.gguf_tokenizer import GGUFVocabulary, build_gguf_backend
 from kvist.tokenization.huggingface_tokenizer import load_huggingface_tokenizer
 from kvist.tokenization.tokenizer import Tokenizer
+from kvist.tokenization.tokenizer_cache import build_cached
 from kvist.weights.checkpoint import Checkpoint
 
 
-def load_tokenizer(checkpoint: Checkpoint, *, path: str | None = None) -> Tokenizer:
+def load_tokenizer(checkpoint: Checkpoint, *, path: str | None = None, cache_folder: Path | None = None) -> Tokenizer:
     """Return the tokenizer of `checkpoint`, or of `path` (a tokenizer.json or a folder holding one) if given.
 
+    cache_folder: where tokenizers that take long to build are kept for the next start.
     Raises CheckpointError if there is none or it is damaged, UnsupportedModelError if it is of an unknown kind.
     """
     if path is not None:
@@ -25,7 +27,12 @@ def load_tokenizer(checkpoint: Checkpoint, *, path: str | None = None) -> Tokeni
     if checkpoint.kind == "hf":
         return load_huggingface_tokenizer(checkpoint.path)
     vocabulary = GGUFVocabulary(checkpoint.metadata)
-    return Tokenizer(build_gguf_backend(vocabulary), vocabulary.traits())
+    if vocabulary.byte_level or cache_folder is None:
+        # Measured: a byte-level tokenizer is built from its merges faster than it is read back from JSON.
+        backend = build_gguf_backend(vocabulary)
+    else:
+        backend = build_cached(vocabulary, cache_folder / "tokenizers")
+    return Tokenizer(backend, vocabulary.traits())
 
 
 def load_chat_template(
