@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvist.config.model_config import DEFAULT_MODEL
+from kvist.weights.catalogue import CATALOGUE
+from kvist.weights.fetch import cached_entry
 from kvist.weights.random_model import HF_FORMATS, make_random_model
 
 TinyModel = Callable[..., Path]
@@ -25,3 +28,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """Path of the default model, which `kvist pull` fetches; tests that use it are marked `model`."""
+    path = cached_entry(CATALOGUE[DEFAULT_MODEL])
+    if path is None:
+        pytest.skip("the default model is not in the cache: run kvist pull")
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from kvist.tokenization.byte_alphabet import CHARACTER_OF_BYTE
 
@@ -11,7 +12,8 @@ def sentencepiece_encode(text: str, ids: Mapping[str, int], scores: Mapping[str,
     """Join the neighbours with the best-scored joint piece, the leftmost of equals, until none can be joined."""
     symbols = list(text)
     while True:
-        joints = [(scores[left + right], -i) for i, (left, right) in enumerate(zip(symbols, symbols[1:], strict=False)) if left + right in scores]
+        joint_pieces = enumerate(left + right for left, right in pairwise(symbols))
+        joints = [(scores[piece], -i) for i, piece in joint_pieces if piece in scores]
         if not joints:
             break
         i = -max(joints)[1]
@@ -30,7 +32,7 @@ def byte_level_encode(
     for word in words(text):
         symbols = [CHARACTER_OF_BYTE[byte] for byte in word.encode()]
         while True:
-            pairs = list(zip(symbols, symbols[1:], strict=False))
+            pairs = list(pairwise(symbols))
             best = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)), default=None)
             if best is None or best not in ranks:
                 break

@@ -60,7 +60,7 @@ class GGUFVocabulary:
         self.types: Sequence[int] = self._get("token_type", list, [TokenType.NORMAL] * len(self.tokens))
         if len(self.types) != len(self.tokens):
             raise CheckpointError(f"{len(self.types)} tokenizer.ggml.token_type entries for {len(self.tokens)} tokens")
-        # Of tokens written alike the first one counts; the others can only be decoded.
+        # Of tokens written alike the first one counts; the others stand for no text.
         self.ids = {token: index for index, token in reversed(list(enumerate(self.tokens)))}
 
     @property
@@ -117,6 +117,7 @@ class GGUFVocabulary:
         ends += [self.ids[text] for text in self.with_type(TokenType.CONTROL) if text in END_OF_GENERATION_TEXTS]
         named = {name: index for name, key in _NAMED_KEYS.items() if (index := self._id(key)) is not None}
         return TokenizerTraits(
+            vocab_size=len(self.tokens),
             byte_level=self.byte_level,
             adds_leading_space=self.adds_leading_space,
             prefix_ids=(bos,) if add_bos and bos is not None else (),

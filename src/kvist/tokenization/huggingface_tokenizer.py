@@ -79,6 +79,7 @@ def _traits(backend: Backend, decoder: _Component | None, file: Path, config: Ma
         elif switch is True and bos not in prefix:
             prefix = (bos, *prefix)
     return TokenizerTraits(
+        vocab_size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         byte_level=byte_level,
         adds_leading_space=adds_leading_space,
         prefix_ids=prefix,

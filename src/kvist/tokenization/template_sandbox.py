@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_STEPS = 200_000  # loop turns and calls of one rendering, some seconds at worst; a message takes about 10
+MAX_STEPS = 100_000  # loop turns and calls of one rendering, some seconds at worst; a message takes about 10
 MAX_CHARACTERS = 32 << 20  # of any value and of the output
 _MAX_WIDTH = 10_000  # of a padded or repeated field
 _MAX_INTEGER_BITS = 4096

@@ -19,6 +19,7 @@ _MOST_CHARACTERS_COMPOSED = 4  # into one, by Unicode's normal form C
 class TokenizerTraits:
     """What the vocabulary file does not say but encoding and decoding must know.
 
+    vocab_size: one more than the largest id.
     byte_level: pieces are written in the byte-level BPE alphabet; otherwise as SentencePiece writes them.
     adds_leading_space: encoding puts a space before a text, decoding takes it away again.
     prefix_ids, suffix_ids: what `add_special_tokens` puts around a text, such as BOS.
@@ -26,6 +27,7 @@ class TokenizerTraits:
     named_tokens: "bos_token" and the like with their text, as chat templates use them.
     """
 
+    vocab_size: int
     byte_level: bool
     adds_leading_space: bool = False
     prefix_ids: tuple[int, ...] = ()
@@ -47,7 +49,10 @@ class Tokenizer:
         self.whole_texts: dict[int, str] = {}  # of tokens that are whole characters; filled as tokens are decoded
         self.special_token_ids = frozenset(index for index, token in self._added.items() if token.special)
         self.special_token_texts = frozenset(token.content for token in self._added.values() if token.special)
-        self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), max(self._added, default=-1) + 1)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.traits.vocab_size
 
     @property
     def bos_token_id(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,4 +26,5 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # it may never have been there
+            partial.unlink()
