@@ -20,11 +20,11 @@ from kvist.core.errors import (
 )
 from kvist.core.request import FinishReason, KeyDomain
 from kvist.core.sampling_params import SamplingParams
+from kvist.kvcache.key_domain import narrow_domain
 from kvist.runtime.generation_types import GenerationRequest, GenerationUpdate, PositionLogprobs, SampleDelta, Usage
 from kvist.server.backend import Backend, ServerState
 from kvist.server.disconnect import DisconnectGuard
 from kvist.server.error_responses import GenerationFailedError
-from kvist.server.identity import narrow_domain
 from kvist.server.openai_schema import GenerationFields
 from kvist.server.update_streams import merged, start_all
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvist.core.errors import AuthenticationError, ConfigError
 from kvist.core.request import PUBLIC_DOMAIN, KeyDomain
+from kvist.kvcache.key_domain import KeyDomainFields
 
 
 class ApiKeys:
@@ -36,7 +37,7 @@ class ApiKeys:
             is_known |= hmac.compare_digest(digest, known)
         if not is_known:
             raise AuthenticationError("this API key is unknown")
-        return KeyDomain(digest)
+        return KeyDomainFields(tenant=digest.hex()).encode()
 
 
 def load_api_keys(keys: Sequence[str], key_file: str | None) -> ApiKeys:
@@ -51,11 +52,6 @@ def load_api_keys(keys: Sequence[str], key_file: str | None) -> ApiKeys:
         if not found:
             raise ConfigError(f"api_key_file {key_file!r} holds no key; the server would be open to everyone")
     return ApiKeys(found)
-
-
-def narrow_domain(domain: KeyDomain, salt: str) -> KeyDomain:
-    """A domain inside `domain`: same salt and same caller share, nobody else. Different pairs never collide."""
-    return KeyDomain(len(domain).to_bytes(4, "little") + domain + salt.encode())
 
 
 def _digest(key: str) -> bytes:
