@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 import msgspec
@@ -26,6 +26,24 @@ class EngineStatus(msgspec.Struct, frozen=True):
     reason: str | None = None  # why it is not ready
 
 
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine turned out to be, known once it is ready.
+
+    start_phases_s: seconds that each phase of the start took, in order.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    token_budget: int
+    max_num_seqs: int
+    kv_cache_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    start_phases_s: dict[str, float]
+
+
 class EngineClient(Protocol):
     """Submits requests and yields their events. All methods run on the caller's asyncio loop."""
 
@@ -33,10 +51,16 @@ class EngineClient(Protocol):
         """Start the engine and wait until it is ready. Raises what the engine raised while starting."""
         ...
 
-    def submit(self, request: NewRequest) -> AsyncIterator[list[RequestEvent]]:
+    @property
+    def info(self) -> EngineInfo:
+        """Raises EngineUnavailableError before the first start has succeeded."""
+        ...
+
+    def submit(self, request: NewRequest) -> AsyncGenerator[list[RequestEvent], None]:
         """Queue `request`; yield its events in order, the last one `Finished`.
 
-        Closing the iterator early aborts the request. Raises QueueFullError, InvalidRequestError,
+        Closing the iterator early aborts the request. A request id must not have been used before with this client:
+        events of an aborted request may still be on their way. Raises QueueFullError, InvalidRequestError,
         RequestTooLongError or EngineUnavailableError at the first step of the iteration.
         If the engine dies, yields `Finished` with reason ERROR.
         """

@@ -34,7 +34,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     token: str
     token_bytes: bytes
     logprob: float
-    rank: int | None = None  # 1 is the likeliest; known for the token that was sampled
+    rank: int  # 1 is the likeliest
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ class OutputText:
     """Follows one sample. The texts of all `append` calls and `finish` joined are the same however tokens arrive.
 
     stop_string: the stop string that ended the text, or None so far.
+    min_tokens: stop strings that end within so many tokens are just text.
     num_tokens: tokens taken, the one that completed the stop string included; later ones are surplus.
     num_text_tokens: tokens whose text, or its beginning, has been released: while streaming, how many logprobs may go
     out with the text; after a stop string, how many belong to it.
@@ -22,6 +23,7 @@ class OutputText:
     __slots__ = (
         "_detokenizer",
         "_matcher",
+        "_min_tokens",
         "_num_characters",
         "_num_released",
         "_pending_starts",
@@ -34,6 +36,7 @@ class OutputText:
         tokenizer: Tokenizer,
         *,
         stop: StopStrings | None = None,
+        min_tokens: int = 0,
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
         strip_leading_space: bool = False,
@@ -42,6 +45,7 @@ class OutputText:
             tokenizer, skip_special_tokens=skip_special_tokens, strip_leading_space=strip_leading_space
         )
         self._matcher = None if stop is None else StopStringMatcher(stop, include_in_output=include_stop_str_in_output)
+        self._min_tokens = min_tokens
         self._pending_starts: deque[int] = deque()  # where the text of each token begins that is not released yet
         self._num_characters = 0
         self._num_released = 0
@@ -64,7 +68,8 @@ class OutputText:
                 break
             self.num_tokens += 1
             self._pending_starts.append(self._num_characters)
-            released += self._push(self._matcher, self._detokenizer.append(token_id))
+            text = self._detokenizer.append(token_id)
+            released += self._push(self._matcher, text) if self.num_tokens >= self._min_tokens else self._pass_by(text)
         return released
 
     def finish(self) -> str:
@@ -77,6 +82,14 @@ class OutputText:
             released += self._matcher.flush()
             self.num_text_tokens = self.num_tokens
         return released
+
+    def _pass_by(self, text: str) -> str:
+        """Release text that the matcher is not to see: it holds nothing yet."""
+        self._pending_starts.clear()
+        self.num_text_tokens = self.num_tokens
+        self._num_characters += len(text)
+        self._num_released += len(text)
+        return text
 
     def _push(self, matcher: StopStringMatcher, text: str) -> str:
         released = matcher.push(text)

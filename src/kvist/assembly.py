@@ -1,1 +1,0 @@
-"""Builds object graphs from configuration: the only place that names concrete classes."""

@@ -1,0 +1,1 @@
+"""Builds engines from configuration. The only package that names concrete classes."""

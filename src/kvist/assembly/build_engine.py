@@ -1,0 +1,112 @@
+"""Loads a model and puts an engine together around it. Runs in the engine's own thread or process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kvist.config.cache_folder import cache_folder
+from kvist.config.engine_config import EngineConfig
+from kvist.core.errors import ConfigError
+from kvist.core.model_spec import ModelSpec
+from kvist.engine.engine_core import EngineCore
+from kvist.execution.memory_model import MemoryTable, memory_table
+from kvist.execution.reference.loading import load_model_executor
+from kvist.kvcache.kv_cache import KVCache
+from kvist.models.registry import read_model
+from kvist.runtime.built_engine import BuiltEngine, ReportPhase
+from kvist.runtime.engine_client import EngineInfo
+from kvist.runtime.host_memory import free_memory_bytes
+from kvist.runtime.real_clock import RealClock
+from kvist.runtime.start_phases import StartPhases
+from kvist.runtime.step_timing import keep_timing, load_timing, measure_steps, timing_key
+from kvist.scheduler.budget import choose_token_budget
+from kvist.scheduler.scheduler import Scheduler
+from kvist.weights.checkpoint import open_checkpoint
+
+
+def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
+    """Load the model that `config.model.model` names by path and put an engine together around it."""
+    clock = RealClock()
+    phases = StartPhases(clock, report)
+    phases.begin("open checkpoint")
+    checkpoint = open_checkpoint(Path(config.model.model))
+    spec = read_model(checkpoint).spec
+    table = size_memory(config, spec, max_num_batched_tokens=config.scheduler.max_num_batched_tokens or 0)
+    max_model_len = _max_model_len(config, spec, table)
+    phases.begin("load weights")
+    executor = load_model_executor(checkpoint, config, num_blocks=table.num_blocks, progress=phases.progress)
+    token_budget = config.scheduler.max_num_batched_tokens
+    if token_budget is None:
+        phases.begin("time steps")
+        timing_file = cache_folder() / "timing" / timing_key((checkpoint.identity, repr(config.executor)))
+        points = load_timing(timing_file)
+        if points is None:
+            points = measure_steps(executor, clock, block_size=config.cache.block_size, max_tokens=max_model_len)
+            keep_timing(timing_file, points)
+        token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
+    phases.begin("lay out cache")
+    table = size_memory(config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks)
+    kv_cache = KVCache(
+        num_blocks=table.num_blocks,
+        block_size=config.cache.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        eviction_policy=config.cache.eviction_policy,
+    )
+    scheduler = Scheduler(
+        config.scheduler,
+        kv_cache,
+        block_size=config.cache.block_size,
+        max_num_batched_tokens=token_budget,
+        max_model_len=max_model_len,
+    )
+    phases.end()
+    info = EngineInfo(
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        block_size=table.block_size,
+        num_blocks=table.num_blocks,
+        token_budget=token_budget,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        kv_cache_bytes=table.kv_pool_bytes,
+        weight_bytes=table.weight_bytes,
+        workspace_bytes=table.workspace_bytes,
+        start_phases_s=phases.durations_s,
+    )
+    core = EngineCore(scheduler, executor)
+    return BuiltEngine(core=core, info=info, close=core.close)
+
+
+def size_memory(
+    config: EngineConfig, spec: ModelSpec, *, max_num_batched_tokens: int, num_blocks: int | None = None
+) -> MemoryTable:
+    """The memory table of `config` on this machine; with `num_blocks` of KV if that has been decided already."""
+    cache = config.cache
+    if num_blocks is not None:
+        cache = replace(cache, num_blocks=num_blocks, kv_cache_bytes=None, max_total_tokens=None)
+    return memory_table(
+        spec,
+        cache,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        free_bytes=free_memory_bytes(),
+    )
+
+
+def _max_model_len(config: EngineConfig, spec: ModelSpec, table: MemoryTable) -> int:
+    """The longest request: as configured, or what the model was trained for and the pool holds."""
+    asked = config.model.max_model_len
+    if asked is None:
+        return min(spec.max_position, table.num_kv_tokens)
+    if asked > spec.max_position:
+        raise ConfigError(
+            f"--max-model-len {asked} exceeds the {spec.max_position} positions that the model was trained for"
+        )
+    if asked > table.num_kv_tokens:
+        raise ConfigError(
+            f"--max-model-len {asked} does not fit the KV pool of {table.num_kv_tokens} tokens "
+            f"({table.num_blocks_by}). Set --kv-cache-bytes to {asked * table.kv_bytes_per_token} or more, "
+            f"or --max-model-len to at most {table.num_kv_tokens}."
+        )
+    return asked

@@ -1,0 +1,122 @@
+"""Starts an engine and loads the text side beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kvist.assembly.build_engine import build_engine
+from kvist.config.engine_config import EngineConfig
+from kvist.config.model_config import ModelConfig
+from kvist.core.errors import ConfigError
+from kvist.core.request_events import EventBatch
+from kvist.runtime.engine_client import EngineInfo
+from kvist.runtime.generation import TextGenerator
+from kvist.runtime.generation_types import ModelInfo
+from kvist.runtime.messages import StartPhase
+from kvist.runtime.process_link import ProcessLink
+from kvist.runtime.real_clock import RealClock, local_time
+from kvist.runtime.sampling_defaults import read_sampling_defaults
+from kvist.runtime.start_phases import StartPhases
+from kvist.runtime.supervised_client import SupervisedEngineClient
+from kvist.runtime.thread_link import ThreadLink
+from kvist.tokenization.chat_template import ChatTemplate
+from kvist.tokenization.loading import load_chat_template, load_tokenizer
+from kvist.tokenization.text_encoder import TextEncoder
+from kvist.tokenization.tokenizer import Tokenizer
+from kvist.weights.checkpoint import Checkpoint, open_checkpoint
+from kvist.weights.fetch import resolve_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningEngine:
+    """A started engine with its text side."""
+
+    client: SupervisedEngineClient
+    generator: TextGenerator
+    encoder: TextEncoder
+    model: ModelInfo
+    start_phases_s: dict[str, float]
+
+
+async def start_engine(
+    config: EngineConfig,
+    *,
+    engine_client: str,
+    on_phase: Callable[[StartPhase], None] | None = None,
+    listener: Callable[[EventBatch], None] | None = None,
+) -> RunningEngine:
+    """Fetch the model if need be, start the engine and load the tokenizer beside it.
+
+    engine_client: "thread" or "process". on_phase: told of the phases of this start and of later restarts. listener:
+    handed all event batches, from the first on. Raises KvistError for whatever keeps it from starting.
+    """
+    clock = RealClock()
+    phases = StartPhases(clock, on_phase or (lambda phase: None))
+    phases.begin("find model")
+
+    def report_download(what: str, num_bytes: int, num_bytes_total: int | None) -> None:
+        phases.progress(num_bytes, num_bytes_total or 0)
+
+    path = await asyncio.to_thread(
+        resolve_model, config.model.model, revision=config.model.revision, progress=report_download
+    )
+    checkpoint = open_checkpoint(path)
+    client = make_client(replace(config, model=replace(config.model, model=str(path))), engine_client=engine_client)
+    if on_phase is not None:
+        client.add_phase_listener(on_phase)
+    if listener is not None:
+        client.add_listener(listener)
+    phases.begin("start engine")
+    starting = asyncio.create_task(client.start())
+    try:
+        tokenizer, chat_template = await asyncio.to_thread(_load_text_side, config.model, checkpoint)
+        await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await client.close(drain_s=0.0)
+        raise
+    phases.end()
+    model = _model_info(config, checkpoint, tokenizer, client.info)
+    return RunningEngine(
+        client=client,
+        generator=TextGenerator(client, tokenizer, model, clock),
+        encoder=TextEncoder(
+            tokenizer, chat_template, max_prompt_tokens=model.max_model_len, vocab_size=model.vocab_size
+        ),
+        model=model,
+        start_phases_s={**phases.durations_s, **client.info.start_phases_s},
+    )
+
+
+def _load_text_side(config: ModelConfig, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
+    tokenizer = load_tokenizer(checkpoint, path=config.tokenizer)
+    template = load_chat_template(checkpoint, tokenizer, path=config.chat_template, now=local_time)
+    return tokenizer, template
+
+
+def make_client(config: EngineConfig, *, engine_client: str) -> SupervisedEngineClient:
+    """A client, not yet started, whose engine runs in a thread or in a process."""
+    clock = RealClock()
+    if engine_client == "thread":
+        return SupervisedEngineClient(lambda: ThreadLink(lambda report: build_engine(config, report), clock), clock)
+    if engine_client == "process":
+        command = [sys.executable, "-m", "kvist.assembly.engine_child"]
+        return SupervisedEngineClient(lambda: ProcessLink(command, config), clock)
+    raise ConfigError(f"engine_client is 'thread' or 'process', not {engine_client!r}")
+
+
+def _model_info(config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, info: EngineInfo) -> ModelInfo:
+    is_auto = config.model.generation_config == "auto"
+    return ModelInfo(
+        name=config.model.model,
+        served_names=config.model.served_model_name or (config.model.model,),
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        eos_token_ids=tokenizer.eos_token_ids,
+        seed=config.model.seed,
+        default_sampling=read_sampling_defaults(checkpoint) if is_auto else {},
+    )

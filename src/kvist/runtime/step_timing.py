@@ -1,0 +1,129 @@
+"""Measures how long prefill steps of growing size take on this machine, for the choice of the token budget.
+
+The result is kept on disk: a second start with the same model, executor, threads and machine measures nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kvist.core.clock import Clock
+from kvist.core.request import RequestId, pack_token_ids
+from kvist.core.sampling_params import SamplingParams
+from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
+from kvist.engine.executor import Executor
+
+STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+LONGEST_STEP_S = 0.2  # twice the aim of the budget: larger steps are not of interest
+MAX_TOTAL_S = 2.5
+LAYOUT_VERSION = 1  # of the kept file
+
+_REQUEST_ID = RequestId("step-timing")
+
+
+class StepPoint(msgspec.Struct, frozen=True):
+    """One measured step."""
+
+    num_tokens: int
+    step_time_s: float
+
+
+class _KeptTiming(msgspec.Struct, frozen=True):
+    layout_version: int
+    points: list[StepPoint]
+
+
+def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_tokens: int) -> list[StepPoint]:
+    """Time one chunk of each size, at most `max_tokens`, until steps or the sum of them get long.
+
+    Writes to the KV blocks and leaves no request behind: for an executor that has not served yet.
+    """
+    points: list[StepPoint] = []
+    sizes = [size for size in STEP_SIZES if size <= max_tokens]
+    begun_s = clock.now_s()
+    _time_step(executor, clock, 1, block_size)  # the first step also pays for touching the weights
+    for size in sizes:
+        step_time_s = _time_step(executor, clock, size, block_size)
+        if clock.now_s() - begun_s < MAX_TOTAL_S / 2:
+            # The shorter of two: whatever else the machine was doing only ever adds time.
+            step_time_s = min(step_time_s, _time_step(executor, clock, size, block_size))
+        points.append(StepPoint(size, step_time_s))
+        if step_time_s > LONGEST_STEP_S or clock.now_s() - begun_s > MAX_TOTAL_S:
+            break
+    return points
+
+
+def timing_key(parts: Sequence[str]) -> str:
+    """Name of the file that keeps the timing of what `parts` describe, on this machine."""
+    machine = (platform.machine(), platform.node(), str(os.cpu_count()), *_cpu_model())
+    return hashlib.sha256("\0".join((*machine, *parts)).encode()).hexdigest()[:32] + ".json"
+
+
+def load_timing(path: Path) -> list[StepPoint] | None:
+    """Return the kept points; None if there are none or the file is not what it should be."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=_KeptTiming)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return kept.points if kept.layout_version == LAYOUT_VERSION and kept.points else None
+
+
+def keep_timing(path: Path, points: Sequence[StepPoint]) -> None:
+    """Write the points. A cache that cannot be written only costs time at the next start, so that is no error."""
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.encode(_KeptTiming(LAYOUT_VERSION, list(points))))
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def _time_step(executor: Executor, clock: Clock, num_tokens: int, block_size: int) -> float:
+    """Prefill `num_tokens` tokens of one made-up prompt and forget them again."""
+    data = ScheduledRequestData(
+        request_id=_REQUEST_ID,
+        token_ids=pack_token_ids([0] * num_tokens),
+        num_prompt_tokens=num_tokens,
+        sampling=SamplingParams(temperature=0.0, max_tokens=1),
+        sample_index=0,
+        eos_token_ids=(),
+    )
+    plan = StepPlan(
+        step_id=-1,
+        request_ids=[_REQUEST_ID],
+        start_positions=[0],
+        num_scheduled_tokens=[num_tokens],
+        samples=[True],
+        num_total_tokens=num_tokens,
+        new_requests=[data],
+        table_edits=[TableEdit(_REQUEST_ID, 0, list(range(-(-num_tokens // block_size))))],
+    )
+    begun_s = clock.now_s()
+    executor.finish_step(executor.begin_step(plan))
+    step_time_s = clock.now_s() - begun_s
+    forget = StepPlan(
+        step_id=-1,
+        request_ids=[],
+        start_positions=[],
+        num_scheduled_tokens=[],
+        samples=[],
+        num_total_tokens=0,
+        dropped_request_ids=[_REQUEST_ID],
+    )
+    executor.finish_step(executor.begin_step(forget))
+    return step_time_s
+
+
+def _cpu_model() -> tuple[str, ...]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
