@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.fakes.engine_world import World, request
 
+from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 from kvist.core.request_events import Finished, Scheduled, TokensSampled
 
 
@@ -90,3 +91,23 @@ def test_longest_prefix_match_groups_requests_by_prefix_and_starves_nobody() -> 
     world.run(request("cold", [*prefixes["b"], 1], at=60.5), *hits)
     started = {event.request_id: event.time_s for event in world.of_type(Scheduled)}
     assert 68.0 <= started["cold"] <= 95.0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("queue_order", QUEUE_ORDERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nobody_waits_for_ever_under_a_load_that_can_be_served(policy: str, queue_order: str, depth: int) -> None:
+    world = World(
+        budget=64,
+        num_blocks=64,
+        depth=depth,
+        config={"policy": policy, "queue_order": queue_order, "max_num_seqs": 8, "ageing_s": 20.0},
+    )
+    # Every policy needs well under 12 steps of one second for each of these.
+    load = [
+        request(f"r{index:02}", 10 + index * 37 % 150, max_tokens=2 + index % 5, at=index * 12.0, priority=index % 3)
+        for index in range(25)
+    ]
+    world.run(*load)
+    ends = {event.request_id: event.time_s for event in world.of_type(Finished)}
+    assert max(ends[new.request_id] - new.arrival_time_s for new in load) < 60.0

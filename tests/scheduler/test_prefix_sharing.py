@@ -103,6 +103,17 @@ def test_samples_go_on_alone_when_their_first_one_is_gone(depth: int) -> None:
     world.assert_at_rest()
 
 
+def test_a_sample_shares_nothing_with_another_prompt_or_another_domain(depth: int) -> None:
+    world = World(depth=depth)
+    world.run(
+        request("s0", PREFIX[:64], domain=b"one"),
+        request("prompt", PREFIX[1:65], sample_index=1, fork_of="s0", domain=b"one"),
+        request("domain", PREFIX[:64], sample_index=1, fork_of="s0", domain=b"two"),
+    )
+    assert world.cached() == {"s0": 0, "prompt": 0, "domain": 0}
+    assert len(world.finished()) == 3
+
+
 def test_a_first_sample_that_ends_at_once_leaves_the_others_its_cached_prompt(depth: int) -> None:
     world = World(depth=depth)
     world.run(

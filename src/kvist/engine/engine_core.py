@@ -40,6 +40,7 @@ class EngineCore:
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
         self._scheduler = scheduler
         self._executor = executor
+        self._has_failed_step = False  # a step that did not launch is open
 
     @property
     def scheduler(self) -> Scheduler:
@@ -74,6 +75,8 @@ class EngineCore:
 
         A step that does not even launch comes back too: `finish` then fails its requests, in order.
         """
+        if self._has_failed_step:
+            return None  # its requests are failed first, or the next step would count on what it did not compute
         plan = self._scheduler.schedule(now)
         if plan is None:
             return None
@@ -82,6 +85,7 @@ class EngineCore:
             step.handle = self._executor.begin_step(plan)
         except Exception as error:  # noqa: BLE001 - any failure of a step ends that step's requests only
             self._note_error(step, error)
+            self._has_failed_step = True
         return step
 
     def wait(self, step: OpenStep) -> None:
@@ -96,6 +100,7 @@ class EngineCore:
     def finish(self, step: OpenStep, now: float, step_time_s: float) -> EventBatch:
         """Apply the result of the oldest open step and return all events since the last batch."""
         self.wait(step)
+        self._has_failed_step = False
         if step.result is not None:
             step.result.step_time_s = step_time_s
             try:

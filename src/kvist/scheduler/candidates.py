@@ -31,7 +31,7 @@ class CandidateSource:
         self._running = state.running.by_id
         self._reserve = reserve
         self._refused: TrackedRequest | None = None
-        self._refused_at_blocks = 0
+        self._refused_at = (0, 0)
 
     def draw(self, now: float, *, max_candidates: int) -> Iterator[Candidate]:
         """Yield up to `max_candidates` requests that may start, in queue order. Ends at the first that does not fit.
@@ -44,6 +44,8 @@ class CandidateSource:
         num_drawn = num_taken_blocks = 0
         first_blocks: set[FirstBlockKey] = set()
         for request in self._state.queue.in_order(now, self.num_reusable_tokens):
+            if request is self._refused and not self._has_eased():
+                return
             if self.waits_for_kv(request, now):
                 continue
             num_reused = self.num_reusable_tokens(request)
@@ -52,8 +54,10 @@ class CandidateSource:
                 if key in first_blocks:
                     continue  # one drawn a moment ago is about to compute the same block
                 first_blocks.add(key)
-            num_taken_blocks += self._blocks_taken(request, num_reused)
+            num_taken_blocks += self.num_taken_blocks(request)
             if not self._fits(request, num_taken_blocks, is_first=num_drawn == 0):
+                if num_drawn == 0:
+                    self.note_refused(request)
                 return
             yield Candidate(request, request.num_tokens - num_reused)
             num_drawn += 1
@@ -75,17 +79,28 @@ class CandidateSource:
         return match
 
     def fork_parent(self, request: TrackedRequest) -> TrackedRequest | None:
-        """The running sample whose blocks `request` can share, or None if it goes its own way."""
+        """The first sample of the same prompt, whose blocks `request` can share. None if it goes its own way."""
         parent_id = request.new.fork_of
         if parent_id is None or request.num_preemptions > 0 or request.scores_prompt:
             return None
-        return self._requests.get(parent_id)
+        parent = self._requests.get(parent_id)
+        if parent is None or parent.new.domain != request.new.domain:
+            return None
+        return parent if parent.new.prompt_token_ids == request.new.prompt_token_ids else None
 
     def num_reusable_tokens(self, request: TrackedRequest) -> int:
         """Tokens that `request` would not compute if it started now."""
         if self._can_fork(request):
             return request.num_prompt_tokens - 1
         return self.match(request).num_tokens
+
+    def num_taken_blocks(self, request: TrackedRequest) -> int:
+        """Blocks that are available now and would not be once `request` has started."""
+        num_blocks = -(-request.num_tokens // self._block_size)
+        num_new = num_blocks - self.num_reusable_tokens(request) // self._block_size
+        if self._can_fork(request):
+            return num_new
+        return num_new + self._kv_cache.num_evictable_blocks_of(self.match(request))
 
     def waits_for_kv(self, request: TrackedRequest, now: float) -> bool:
         """Whether `request` gains by waiting for KV that another request is about to have. Updates its wait.
@@ -112,7 +127,12 @@ class CandidateSource:
     def note_refused(self, request: TrackedRequest) -> None:
         """Remember that memory was too short for `request`: it is looked at again when more is free."""
         self._refused = request
-        self._refused_at_blocks = self._kv_cache.num_available_blocks
+        self._refused_at = (self._kv_cache.num_available_blocks, len(self._running))
+
+    def _has_eased(self) -> bool:
+        """Whether more memory is free, or fewer requests run, than when a request was last refused."""
+        num_available, num_running = self._refused_at
+        return self._kv_cache.num_available_blocks > num_available or len(self._running) < num_running
 
     def _is_current(self, wait: KVWait, request: TrackedRequest) -> bool:
         """Whether the one waited for still computes: a block's owner must run, a fork's parent may await its turn."""
@@ -141,28 +161,15 @@ class CandidateSource:
     def _can_fork(self, request: TrackedRequest) -> bool:
         parent = self.fork_parent(request)
         return (
-            parent is not None
-            and parent.table is not None
-            and parent.num_computed_tokens >= parent.num_prompt_tokens == request.num_prompt_tokens
+            parent is not None and parent.table is not None and parent.num_computed_tokens >= parent.num_prompt_tokens
         )
 
     def _fits(self, request: TrackedRequest, num_taken_blocks: int, *, is_first: bool) -> bool:
         """A check before the policy sees the request; admission checks again, with its blocks in hand."""
         if is_first and not self._running:
             return True
-        num_available = self._kv_cache.num_available_blocks
-        if request is self._refused and num_available <= self._refused_at_blocks:
-            return False
-        return num_taken_blocks + self._reserve.num_blocks(self._running.values(), request) <= num_available
-
-    def _blocks_taken(self, request: TrackedRequest, num_reused: int) -> int:
-        """Blocks that are available now and would not be once `request` has started."""
-        num_new = -(-request.num_tokens // self._block_size) - num_reused // self._block_size
-        return (
-            num_new
-            if self._can_fork(request)
-            else num_new + self._kv_cache.num_evictable_blocks_of(self.match(request))
-        )
+        reserve = self._reserve.num_blocks(self._running.values(), request)
+        return num_taken_blocks + reserve <= self._kv_cache.num_available_blocks
 
     def _first_missing_block(self, request: TrackedRequest, num_reused: int) -> FirstBlockKey | None:
         """Equal for requests that would compute the same next block after the same prefix. None: nothing to share."""

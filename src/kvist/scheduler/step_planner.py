@@ -146,20 +146,18 @@ class StepPlanner:
         if self._candidates.waits_for_kv(request, now):
             return Start.WAITS_FOR_KV
         num_reused = self._candidates.num_reusable_tokens(request)
-        table = self._open_table(request, num_reused)
-        num_needed = state.kv_cache.blocks_needed(table, num_tokens=request.num_tokens, write_from=num_reused)
-        if num_needed > state.kv_cache.num_available_blocks and not state.running:
-            # Alone it fits, but a shared block that is to be copied takes a place of its own: do without it.
-            state.kv_cache.release(table)
-            num_reused = 0
-            table = state.kv_cache.admit(request.id, request.new.domain, request.token_ids.tobytes(), NO_MATCH)
-            num_needed = state.kv_cache.blocks_needed(table, num_tokens=request.num_tokens, write_from=0)
-        elif state.running:
+        num_needed = self._candidates.num_taken_blocks(request)
+        if state.running:
             num_needed += self._reserve.num_blocks(state.running.by_id.values(), request)
-        if num_needed > state.kv_cache.num_available_blocks:
-            state.kv_cache.release(table)
+        if num_needed <= state.kv_cache.num_available_blocks:
+            table = self._open_table(request, num_reused)
+        elif state.running:
             self._candidates.note_refused(request)
             return Start.NO_MEMORY
+        else:
+            # Alone it fits, but a shared block that is to be copied takes a place of its own: do without it.
+            num_reused = 0
+            table = self._admit(request, NO_MATCH)
         growth = state.kv_cache.grow(table, num_tokens=request.num_tokens, write_from=num_reused)
         state.queue.remove(request)
         request.state = RequestState.RUNNING
@@ -179,8 +177,13 @@ class StepPlanner:
         parent = self._candidates.fork_parent(request)
         if parent is not None and parent.table is not None:
             return self._state.kv_cache.fork(request.id, parent.table, num_tokens=num_reused)
-        match: PrefixMatch = self._candidates.match(request)
-        return self._state.kv_cache.admit(request.id, request.new.domain, request.token_ids.tobytes(), match)
+        return self._admit(request, self._candidates.match(request))
+
+    def _admit(self, request: TrackedRequest, match: PrefixMatch) -> BlockTable:
+        new = request.new
+        return self._state.kv_cache.admit(
+            request.id, new.domain, request.token_ids.tobytes(), match, priority=new.priority
+        )
 
 
 def _rank_of_first(pair: tuple[TrackedRequest, int]) -> Rank:
