@@ -75,4 +75,4 @@ def test_a_finished_stream_leaves_the_connection_for_the_next_request(serve: Ser
             answer = client.post("/v1/completions", json={"prompt": "a", "stream": True})
             assert answer.text.endswith("data: [DONE]\n\n")
     assert served.generator.num_open == 0
-    assert served.state.recorder.http_responses["/v1/completions", 200] == 3
+    assert served.eventually(lambda: served.state.recorder.http_responses["/v1/completions", 200] == 3)

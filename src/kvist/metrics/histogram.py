@@ -33,13 +33,13 @@ class Histogram:
     def num_values(self) -> int:
         return sum(self.counts)
 
-    def cumulative(self) -> list[tuple[str, float]]:
+    def cumulative(self) -> list[tuple[str, int]]:
         """Prometheus buckets: upper bound as text, count of values up to it."""
         names = [*(f"{bound:g}" if bound < 1e6 else str(bound) for bound in self.bounds), "+Inf"]
         running, buckets = 0, []
         for name, count in zip(names, self.counts, strict=True):
             running += count
-            buckets.append((name, float(running)))
+            buckets.append((name, running))
         return buckets
 
     def percentile(self, percent: float) -> float | None:

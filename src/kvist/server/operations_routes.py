@@ -10,6 +10,7 @@ from kvist.core.errors import EngineUnavailableError
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.version import __version__
 from kvist.metrics import prometheus
+from kvist.metrics.prometheus_text import CONTENT_TYPE
 from kvist.server.backend import Backend, ServerState
 from kvist.server.error_responses import error_response
 
@@ -62,7 +63,7 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     state: ServerState = request.app.state.server
     text = prometheus.render(state.recorder, state.engine_facts(), vllm_names=state.config.vllm_metrics)
-    return Response(text, media_type=prometheus.CONTENT_TYPE)
+    return Response(text, media_type=CONTENT_TYPE)
 
 
 async def list_models(request: Request) -> Response:
