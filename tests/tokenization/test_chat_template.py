@@ -56,7 +56,16 @@ def test_the_final_message_is_left_open_to_be_continued():
 
     trimming = "{% for message in messages %}[{{ message.content | trim }}]{% endfor %}"
     text = render(trimming, messages, add_generation_prompt=False, continue_final_message=True)
-    assert text == "[Hi][Once upon"
+    assert text == "[Hi][Once upon "
+
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    text = render(CHATML_TEMPLATE, parts, add_generation_prompt=False, continue_final_message=True)
+    assert text == "<|im_start|>user\na\nb"
+
+
+def test_a_final_message_that_the_template_hides_cannot_be_continued():
+    with pytest.raises(InvalidRequestError, match="does not show"):
+        render("{{ messages[0].role }}", add_generation_prompt=False, continue_final_message=True)
 
 
 def test_continuing_and_opening_a_turn_exclude_each_other():

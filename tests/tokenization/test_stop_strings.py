@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.vocabularies import byte_level_metadata
 
+from kvist.core.errors import InvalidRequestError
+from kvist.core.sampling_params import SamplingParams
 from kvist.tokenization.gguf_tokenizer import GGUFVocabulary, build_gguf_backend
 from kvist.tokenization.output_text import OutputText
 from kvist.tokenization.stop_strings import StopStringMatcher, StopStrings
@@ -101,3 +104,9 @@ def test_held_back_tokens_count_once_their_text_is_out():
     assert (output.append([a]), output.num_text_tokens) == ("a", 1)
     assert (output.append([b]), output.num_text_tokens) == ("", 1)
     assert (output.append([a]), output.num_text_tokens) == ("ba", 3)
+
+
+def test_stop_strings_are_bounded_in_all():
+    SamplingParams(stop=("a" * 4096,))
+    with pytest.raises(InvalidRequestError, match="4096"):
+        SamplingParams(stop=("a" * 4096, "b"))

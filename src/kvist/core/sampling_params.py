@@ -10,6 +10,7 @@ from kvist.core.errors import InvalidRequestError
 
 MAX_LOGPROBS = 128
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 4096  # of all stop strings together: they are compiled into an automaton for each request
 MAX_SEED = 2**63 - 1
 
 
@@ -70,6 +71,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS or any(not text for text in self.stop):
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} non-empty strings", param="stop")
+        if sum(len(text) for text in self.stop) > MAX_STOP_CHARACTERS:
+            raise InvalidRequestError(
+                f"stop takes at most {MAX_STOP_CHARACTERS} characters in all its strings", param="stop"
+            )
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=true; use stop_token_ids", param="stop")
 

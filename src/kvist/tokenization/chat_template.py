@@ -14,6 +14,7 @@ from kvist.tokenization.chat_messages import ChatMessage, flatten_content
 from kvist.tokenization.template_sandbox import ChatTemplateEnvironment, render_bounded
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
+_END_MARK = "\ufdd4"  # a noncharacter of Unicode: never in real text
 _RESERVED = frozenset({"messages", "add_generation_prompt", "tools", "documents", "raise_exception", "strftime_now"})
 # What template code, which is any expression over the messages, can raise.
 _TEMPLATE_ERRORS = (
@@ -77,6 +78,8 @@ class ChatTemplate:
             )
         given = dict(template_kwargs or {})
         self._check_kwargs(given)
+        if continue_final_message:
+            messages = _with_end_mark(messages)
         shaped = [self._shape(message) for message in messages]
         variables = self._named_tokens | {"tools": None, "documents": None} | given
         variables |= {"messages": shaped, "add_generation_prompt": add_generation_prompt}
@@ -85,7 +88,7 @@ class ChatTemplate:
         except _TEMPLATE_ERRORS as error:
             reason = str(error) or type(error).__name__
             raise InvalidRequestError(f"the model's chat template refuses: {reason}", param="messages") from error
-        return _cut_after_final(text, shaped[-1]) if continue_final_message else text
+        return _cut_at_mark(text) if continue_final_message else text
 
     def _shape(self, message: ChatMessage) -> ChatMessage:
         if message["role"] == "developer" and not self._knows_developer:
@@ -113,15 +116,21 @@ def _loops_over_content(tree: nodes.Template) -> bool:
     )
 
 
-def _cut_after_final(text: str, final: ChatMessage) -> str:
-    """Cut the rendered `text` right after the last message's content, trimmed if the template trims it."""
+def _with_end_mark(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return `messages` with a mark at the end of the last one's text. It shields trailing spaces from trimming."""
+    final = messages[-1]
     content = final["content"]
-    last = content if isinstance(content, str) else content[-1]["text"]
-    trimmed = last.strip()
-    start = text.rfind(trimmed) if trimmed else -1
-    if start < 0:
+    if isinstance(content, str):
+        marked: Any = content + _END_MARK
+    else:
+        marked = [*content[:-1], content[-1] | {"text": content[-1]["text"] + _END_MARK}]
+    return [*messages[:-1], final | {"content": marked}]
+
+
+def _cut_at_mark(text: str) -> str:
+    end = text.rfind(_END_MARK)
+    if end < 0:
         raise InvalidRequestError(
             "continue_final_message: the template does not show the last message's text", param="continue_final_message"
         )
-    whole = last.lstrip()
-    return text[: start + len(whole if text.startswith(whole, start) else trimmed)]
+    return text[:end]
