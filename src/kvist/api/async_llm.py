@@ -148,6 +148,10 @@ class AsyncLLM:
                 growing.add(update, self._clock.now_s())
                 yield growing.output
 
+    async def abort(self, request_id: str) -> None:
+        """End the request; its iterator yields what there is, with finish_reason "abort". No effect if unknown."""
+        await self.engine.generator.abort(request_id)
+
     def get_metrics(self) -> list[Metric]:
         """Counters, gauges and histograms, under the names that the server exports."""
         engine = self.engine

@@ -138,6 +138,8 @@ class LLM:
         """Abort what runs and free the model. Safe to call twice."""
         if not self._loop.is_closed():
             self._run(self._llm.shutdown())
+            self._run(self._loop.shutdown_asyncgens())
+            self._run(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

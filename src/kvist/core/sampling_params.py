@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import msgspec
 
@@ -12,6 +14,8 @@ MAX_LOGPROBS = 128
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 4096  # of all stop strings together: they are compiled into an automaton for each request
 MAX_SEED = 2**63 - 1
+
+_COLLECTIONS = ("stop", "stop_token_ids", "allowed_token_ids")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +49,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         self._check_range("n", self.n, 1, 128)
         self._check_range("temperature", self.temperature, 0.0, 100.0)
         self._check_range("top_k", self.top_k, 0, 2**31 - 1)
@@ -68,6 +73,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"min_tokens {self.min_tokens} is larger than max_tokens {self.max_tokens}", param="min_tokens"
             )
 
+    def _check_kinds(self) -> None:
+        """Refuse values of a wrong kind, and bring the collections that people pass to tuples."""
+        for name in _COLLECTIONS:
+            given: Any = getattr(self, name)  # Any: a program may pass anything
+            if given is None or type(given) is tuple:
+                continue
+            if name == "stop" and isinstance(given, str):
+                given = (given,)
+            if not isinstance(given, list | tuple | set | frozenset):
+                raise InvalidRequestError(f"{name} must be a list, not {given!r}", param=name)
+            msgspec.structs.force_setattr(self, name, tuple(given))
+        try:
+            msgspec.convert(msgspec.structs.asdict(self), _KINDS)
+        except msgspec.ValidationError as error:
+            place = re.search(r"\$\.(\w+)", str(error))
+            field = place[1] if place else None
+            raise InvalidRequestError(f"{field}: {str(error).split(' - ')[0]}", param=field) from error
+
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS or any(not text for text in self.stop):
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} non-empty strings", param="stop")
@@ -82,3 +105,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _check_range(name: str, value: float | None, low: float, high: float) -> None:
         if value is not None and not low <= value <= high:  # also refuses NaN
             raise InvalidRequestError(f"{name} must be between {low} and {high}, not {value}", param=name)
+
+
+# The same fields without the checks above, to check only the kinds of values.
+_KINDS = msgspec.defstruct(
+    "SamplingKinds", [(field.name, field.type) for field in msgspec.structs.fields(SamplingParams)], kw_only=True
+)

@@ -29,6 +29,7 @@ class TextGenerator:
         self.model = model
         self._clock = clock
         self._serials = itertools.count()
+        self._callers: dict[RequestId, str] = {}  # of open requests: engine's request id -> caller's
 
     def validate(self, request: GenerationRequest) -> None:
         """Check lengths and token ids against the model. Raises InvalidRequestError or RequestTooLongError."""
@@ -44,21 +45,31 @@ class TextGenerator:
         self.validate(request)
         new_requests = self._expand(request)
         progress = _Progress(request, self.tokenizer)
-        if len(new_requests) == 1:
-            async with aclosing(self.client.submit(new_requests[0])) as stream:
-                async for events in stream:
-                    update = progress.advance([(0, events)])
-                    yield update
-                    if update.is_final:
-                        return
-        else:
-            async with aclosing(MergedStreams(self.client, new_requests)) as streams:
-                while True:
-                    update = progress.advance(await streams.take())
-                    streams.close([delta.index for delta in update.deltas if delta.finish_reason is not None])
-                    yield update
-                    if update.is_final:
-                        return
+        self._callers.update((new.request_id, request.request_id) for new in new_requests)
+        try:
+            if len(new_requests) == 1:
+                async with aclosing(self.client.submit(new_requests[0])) as stream:
+                    async for events in stream:
+                        update = progress.advance([(0, events)])
+                        yield update
+                        if update.is_final:
+                            return
+            else:
+                async with aclosing(MergedStreams(self.client, new_requests)) as streams:
+                    while True:
+                        update = progress.advance(await streams.take())
+                        streams.close([delta.index for delta in update.deltas if delta.finish_reason is not None])
+                        yield update
+                        if update.is_final:
+                            return
+        finally:
+            for new in new_requests:
+                del self._callers[new.request_id]
+
+    async def abort(self, request_id: str) -> None:
+        """End all open requests that the caller gave this id, with finish_reason ABORT. No effect if there are none."""
+        for engine_id in [engine_id for engine_id, caller in self._callers.items() if caller == request_id]:
+            await self.client.abort(engine_id)
 
     def _expand(self, request: GenerationRequest) -> list[NewRequest]:
         """One NewRequest per sample; all but the first share the first one's prompt blocks."""

@@ -139,7 +139,7 @@ class SupervisedEngineClient:
             try:
                 await asyncio.wait_for(self._idle.wait(), timeout_s)
             except TimeoutError:
-                log.warning("requests still open num_open=%d waited_s=%.1f", len(self._streams), timeout_s)
+                log.info("requests still open num_open=%d waited_s=%.1f", len(self._streams), timeout_s)
 
     async def _start_link(self) -> None:
         link = self._links()
