@@ -66,9 +66,9 @@ def make_random_model(
         stored_format = HF_FORMATS[weight_format]
         config = hf_config(shape, num_layers, vocab_size, _HF_DTYPES[stored_format.name])
         stored = dict(_hf_tensors(shape, tensors, stored_format))
-        for name, content in ({"config.json": config} | hf_tokenizer(add_bos=add_bos)).items():
+        for name, content in ({"config.json": config} | hf_tokenizer(vocab_size, add_bos=add_bos)).items():
             with write_atomically(path / name) as file:
-                file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+                file.write(json.dumps(content, ensure_ascii=False).encode())
         write_safetensors_folder(path, list(stored), _encoder(shape, stored, weights, progress))
     else:
         metadata = gguf_metadata(shape, like, num_layers, vocab_size, weight_format)

@@ -5,6 +5,7 @@ Any text encodes; common words are one token. Written in both forms that checkpo
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|bos|>", "<|im_start|>", "<|im_end|>")
@@ -60,16 +61,24 @@ def tiny_vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
     return [*SPECIAL_TOKENS, *alphabet, *(left + right for left, right in merges)], merges
 
 
+def _fill_up(tokens: list[str], vocab_size: int) -> list[str]:
+    """Append made-up words up to `vocab_size`: no text encodes to them, but a model that emits them gives text."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+    words = ("Ġ" + first + second + third for first in syllables for second in syllables for third in syllables)
+    taken = set(tokens)
+    new_words = (word for word in words if word not in taken)
+    return tokens + list(islice(new_words, vocab_size - len(tokens)))
+
+
 def gguf_tokenizer(vocab_size: int, *, add_bos: bool) -> dict[str, Any]:
-    """Return the tokenizer's GGUF key-values, filled up with unused tokens to `vocab_size`."""
+    """Return the tokenizer's GGUF key-values."""
     tokens, merges = tiny_vocabulary()
-    num_unused = vocab_size - len(tokens)
+    num_normal = vocab_size - len(SPECIAL_TOKENS)
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": tokens + [f"<|unused_{number}|>" for number in range(num_unused)],
-        # 1 normal, 3 control, 5 unused
-        "tokenizer.ggml.token_type": [3] * len(SPECIAL_TOKENS) + [1] * (len(tokens) - 4) + [5] * num_unused,
+        "tokenizer.ggml.tokens": _fill_up(tokens, vocab_size),
+        "tokenizer.ggml.token_type": [3] * len(SPECIAL_TOKENS) + [1] * num_normal,  # 3 control, 1 normal
         "tokenizer.ggml.merges": [f"{left} {right}" for left, right in merges],
         "tokenizer.ggml.bos_token_id": BOS_ID,
         "tokenizer.ggml.eos_token_id": EOS_ID,
@@ -79,7 +88,7 @@ def gguf_tokenizer(vocab_size: int, *, add_bos: bool) -> dict[str, Any]:
     }
 
 
-def hf_tokenizer(*, add_bos: bool) -> dict[str, dict[str, Any]]:
+def hf_tokenizer(vocab_size: int, *, add_bos: bool) -> dict[str, dict[str, Any]]:
     """Return the tokenizer's Hugging Face files: name -> JSON."""
     tokens, merges = tiny_vocabulary()
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -97,7 +106,8 @@ def hf_tokenizer(*, add_bos: bool) -> dict[str, dict[str, Any]]:
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-        "vocab": {token: index for index, token in enumerate(tokens)}, "merges": [list(pair) for pair in merges],
+        "vocab": {token: index for index, token in enumerate(_fill_up(tokens, vocab_size))},
+        "merges": [list(pair) for pair in merges],
     }  # fmt: skip
     return {
         "tokenizer.json": {

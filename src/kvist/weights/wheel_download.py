@@ -59,6 +59,8 @@ def _download(requirements: Sequence[str], work: Path, entry: CatalogueEntry, pr
         errors = _run(command, environment, work, entry, progress)
         if errors is None:
             return
+        if "cancelled by user" in errors:  # Ctrl-C reaches pip as well
+            raise DownloadError(f"fetching {entry.name} was interrupted")
         hint = "Check the network and pip's index settings (pip config list), then try again."
         if "No module named pip" in errors:
             hint = f"Install pip first: {sys.executable} -m ensurepip"
