@@ -88,6 +88,7 @@ def test_the_ready_line_names_model_and_address(launch: Callable[..., ServerProc
     assert server.end()[0] == 0
 
 
+@pytest.mark.slow
 def test_while_starting_it_lives_but_refuses_with_retry_after(launch: Callable[..., ServerProcess]) -> None:
     server = launch(start_s=60)
     assert wait_for(server.url + "/health").status_code == 200
@@ -109,6 +110,7 @@ def test_a_failed_start_ends_with_its_reason_in_one_line(launch: Callable[..., S
     assert (code, errors) == (1, "kvist: the model file is damaged\n")
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_clear_line(launch: Callable[..., ServerProcess]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code, errors = launch(port=listener.getsockname()[1]).end()
@@ -116,6 +118,7 @@ def test_a_taken_port_is_one_clear_line(launch: Callable[..., ServerProcess]) ->
     assert re.fullmatch(r"kvist: cannot listen on 127\.0\.0\.1:\d+: Address already in use.*--port.*\n", errors)
 
 
+@pytest.mark.slow
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Callable[..., ServerProcess]) -> None:
     server = launch(drain_s=1.0, shutdown_timeout=20.0)
     server.lines_until("kvist serves")
@@ -135,6 +138,7 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Calla
     assert server.end()[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["timeout", "second signal"])
 def test_requests_that_outlive_the_drain_end_with_an_error(launch: Callable[..., ServerProcess], stop: str) -> None:
     server = launch(drain_s=60.0, shutdown_timeout=0.2 if stop == "timeout" else 50.0)
@@ -152,6 +156,7 @@ def test_requests_that_outlive_the_drain_end_with_an_error(launch: Callable[...,
     assert server.end()[0] == (0 if stop == "timeout" else 128 + signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_tls_files_make_it_https(launch: Callable[..., ServerProcess], tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
@@ -168,6 +173,7 @@ def test_tls_files_make_it_https(launch: Callable[..., ServerProcess], tmp_path:
     assert httpx.get(url + "/v1/models", verify=context).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"ssl_keyfile": "none.pem"}, {"ssl_keyfile": "no.pem", "ssl_certfile": "no.pem"}])
 def test_bad_tls_options_are_one_clear_line(launch: Callable[..., ServerProcess], options: dict[str, str]) -> None:
     code, errors = launch(**options).end()
@@ -176,6 +182,7 @@ def test_bad_tls_options_are_one_clear_line(launch: Callable[..., ServerProcess]
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_logs_hold_request_ids_but_no_text(launch: Callable[..., ServerProcess]) -> None:
     server = launch(log_level="debug")
     server.lines_until("kvist serves")
@@ -189,6 +196,7 @@ def test_logs_hold_request_ids_but_no_text(launch: Callable[..., ServerProcess])
     assert not re.search("secret|Hello|sesame", log)
 
 
+@pytest.mark.slow
 def test_a_connection_that_never_finishes_its_head_is_closed_when_the_head_is_too_long(
     launch: Callable[..., ServerProcess],
 ) -> None:
