@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvist.assembly.start_engine import start_engine
+from kvist.assembly.start_engine import RunningEngine, start_engine
 from kvist.config.engine_config import EngineConfig
 from kvist.config.server_config import ServerConfig
 from kvist.core.request_events import EventBatch
@@ -19,14 +19,19 @@ def serve(
     *,
     print_line: Callable[[str], None],
     on_phase: Callable[[StartPhase], None] | None = None,
+    on_ready: Callable[[RunningEngine], None] | None = None,
 ) -> int:
-    """Serve until told to stop; return the exit code. `on_phase` is told of each phase of the engine's start.
+    """Serve until told to stop; return the exit code.
+
+    on_phase: told of each phase of the engine's start. on_ready: handed the engine just before `print_line` is told.
 
     Raises KvistError for whatever keeps server or engine from starting.
     """
 
     async def start_backend(listener: Callable[[EventBatch], None]) -> Backend:
         engine = await start_engine(config, engine_client=server.engine_client, on_phase=on_phase, listener=listener)
+        if on_ready is not None:
+            on_ready(engine)
         info = engine.client.info
         return Backend(
             client=engine.client,

@@ -28,8 +28,12 @@ class Command:
 
 
 COMMANDS = {
+    "serve": Command("kvist.cli.serve", "serve a model behind an OpenAI-compatible HTTP API"),
+    "chat": Command("kvist.cli.chat", "talk to a model in the terminal"),
+    "complete": Command("kvist.cli.complete", "continue one prompt and print the text"),
     "pull": Command("kvist.cli.pull", "fetch a model into the cache"),
     "models": Command("kvist.cli.models", "list the models kvist knows by name and those it has fetched"),
+    "inspect": Command("kvist.cli.inspect", "show what a checkpoint holds and what memory it would take"),
     "make-random-model": Command("kvist.cli.make_random_model", "write a model with random weights, for tests"),
     "version": Command("kvist.cli.version", "print the version"),
 }
