@@ -94,6 +94,14 @@ def test_control_tokens_in_a_sentencepiece_message_are_text():
     assert special == [1, 3, 4]  # BOS, [INST], [/INST]
 
 
+def test_an_answer_after_a_control_token_is_a_text_of_its_own():
+    tokenizer = INST.tokenizer
+    assert tokenizer.starts_text_after(INST.encode_messages(USER, ChatOptions()))  # ends with [/INST]
+    assert tokenizer.starts_text_after([])
+    assert not tokenizer.starts_text_after(INST.encode_text("he"))
+    assert not CHATML.tokenizer.starts_text_after([1])  # no leading space in this kind of vocabulary
+
+
 def test_without_a_template_chat_is_refused_and_completion_works():
     encoder = make_encoder(byte_level_metadata(), None)
     with pytest.raises(InvalidRequestError, match="no chat template"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kvist.assembly.build_engine import build_engine
+from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.config.model_config import ModelConfig
 from kvist.core.errors import ConfigError
@@ -93,7 +94,7 @@ async def start_engine(
 
 
 def _load_text_side(config: ModelConfig, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
-    tokenizer = load_tokenizer(checkpoint, path=config.tokenizer)
+    tokenizer = load_tokenizer(checkpoint, path=config.tokenizer, cache_folder=cache_folder())
     template = load_chat_template(checkpoint, tokenizer, path=config.chat_template, now=local_time)
     return tokenizer, template
 

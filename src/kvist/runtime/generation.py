@@ -110,7 +110,10 @@ class _Progress:
     def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         sampling = request.sampling
         stop = StopStrings(sampling.stop) if sampling.stop else None
-        self._samples = [SampleText(index, sampling, tokenizer, stop) for index in range(sampling.n)]
+        strip = tokenizer.starts_text_after(request.prompt_token_ids)
+        self._samples = [
+            SampleText(index, sampling, tokenizer, stop, strip_leading_space=strip) for index in range(sampling.n)
+        ]
         self._num_prompt_tokens = len(request.prompt_token_ids)
         self._num_open = sampling.n
         self._num_output_tokens = 0

@@ -17,7 +17,15 @@ from kvist.tokenization.tokenizer import Tokenizer
 class SampleText:
     """Text, counts and finish of one sample. After `is_finished` nothing more is taken."""
 
-    def __init__(self, index: int, sampling: SamplingParams, tokenizer: Tokenizer, stop: StopStrings | None) -> None:
+    def __init__(
+        self,
+        index: int,
+        sampling: SamplingParams,
+        tokenizer: Tokenizer,
+        stop: StopStrings | None,
+        *,
+        strip_leading_space: bool = False,
+    ) -> None:
         self.is_finished = False
         self.num_cached_tokens = 0
         self._index = index
@@ -32,6 +40,7 @@ class SampleText:
                 min_tokens=sampling.min_tokens,
                 include_stop_str_in_output=sampling.include_stop_str_in_output,
                 skip_special_tokens=sampling.skip_special_tokens,
+                strip_leading_space=strip_leading_space,
             )
 
     def take_prompt_logprobs(self) -> list[PositionLogprobs] | None:

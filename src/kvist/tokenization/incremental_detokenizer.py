@@ -16,8 +16,8 @@ class IncrementalDetokenizer:
     The deltas and `finish` joined equal `tokenizer.decode` of all tokens, however the tokens were split. Bytes that may
     still become a character are held back, at most three; bytes that cannot become one turn into U+FFFD at once.
 
-    strip_leading_space: drop the one space that SentencePiece puts before a text, as `decode` does. Right for an answer
-    that stands alone (chat), wrong for the continuation of a prompt.
+    strip_leading_space: drop the one space that SentencePiece puts before a text, as `decode` does. Right for a text of
+    its own (`Tokenizer.starts_text_after` the prompt), wrong for the continuation of a text.
     """
 
     __slots__ = ("_at_start", "_decoder", "_has_pending_bytes", "_skip_ids", "_texts", "_tokenizer")

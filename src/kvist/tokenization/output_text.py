@@ -61,6 +61,8 @@ class OutputText:
         if self._matcher is None:
             self.num_tokens += len(token_ids)
             self.num_text_tokens = self.num_tokens
+            if len(token_ids) == 1:  # nearly always, while streaming
+                return self._detokenizer.append(token_ids[0])
             return self._detokenizer.extend(token_ids)
         released = ""
         for token_id in token_ids:

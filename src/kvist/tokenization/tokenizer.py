@@ -96,6 +96,10 @@ class Tokenizer:
             ids = self._encode_plain(self._literal(), text)
         return self.with_special_tokens(ids) if add_special_tokens else ids
 
+    def starts_text_after(self, token_ids: Sequence[int]) -> bool:
+        """Whether what follows `token_ids` begins a text of its own, whose leading space encoding would add again."""
+        return self.adds_leading_space and (not token_ids or token_ids[-1] in self.special_token_ids)
+
     def with_special_tokens(self, ids: list[int]) -> list[int]:
         """Return `ids` with what the model expects around a text; nothing is put before ids that start with it."""
         prefix = list(self.traits.prefix_ids)
