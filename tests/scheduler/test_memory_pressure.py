@@ -87,6 +87,21 @@ def test_a_request_that_fills_the_pool_alone_runs_though_its_cached_prefix_ends_
     assert world.reasons() == {"warm": FinishReason.LENGTH, "full": FinishReason.LENGTH}
 
 
+@pytest.mark.parametrize("sampling", [{}, {"prompt_logprobs": 0}])
+def test_a_request_that_computes_a_cached_prompt_again_does_not_starve_of_the_copies(
+    depth: int, sampling: dict[str, int]
+) -> None:
+    world = World(depth=depth, num_blocks=6)
+    world.run(request("warm", list(range(48)), max_tokens=2))
+    world.run(
+        request(
+            "again", list(range(48)), max_tokens=40, at=50, skip_reading_prefix_cache=not sampling, sampling=sampling
+        )
+    )
+    assert world.reasons() == {"warm": FinishReason.LENGTH, "again": FinishReason.LENGTH}
+    world.assert_at_rest()
+
+
 def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(depth: int) -> None:
     world = World(depth=depth, num_blocks=16)
     stream = [request(f"s{index:03}", 30, max_tokens=30, at=index * 4.0) for index in range(100)]

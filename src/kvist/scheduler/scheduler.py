@@ -136,9 +136,10 @@ class Scheduler:
         if not state.requests or len(state.open_steps) >= self._config.max_steps_in_flight:
             return None
         step = self._planner.plan(now, max_candidates=self._max_running - len(state.running))
-        if step is None and state.running:
-            # What was granted to waiting requests did not fit after all: let the running ones have the step.
-            step = self._planner.plan(now, max_candidates=0)
+        if step is None:
+            # What was granted to waiting requests did not fit after all: let the running ones have the step. Or the
+            # last one that ran gave up its blocks: it starts again.
+            step = self._planner.plan(now, max_candidates=0 if state.running else self._max_running)
         if step is None:
             return None
         state.open_steps.append(step)

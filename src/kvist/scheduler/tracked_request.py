@@ -64,7 +64,8 @@ class TrackedRequest(Request):
 
     @property
     def reads_prefix_cache(self) -> bool:
-        return not (self.new.skip_reading_prefix_cache or self.scores_prompt)
+        """After a preemption always: what it computed before is in the cache, and it must not be held twice."""
+        return not self.scores_prompt and (self.num_preemptions > 0 or not self.new.skip_reading_prefix_cache)
 
     def set_attention(self, block_size: int) -> None:
         """Renew both thresholds after blocks were taken or committed."""
