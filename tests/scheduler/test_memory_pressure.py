@@ -13,14 +13,14 @@ from kvist.core.request_events import Finished, Preempted, Scheduled
 pytestmark = pytest.mark.parametrize("depth", [1, 2])
 
 
-def crowd(num_requests: int, prompt: int = 40, max_tokens: int = 300) -> list:
+def crowd(num_requests: int, prompt: int = 40, max_tokens: int = 200) -> list:
     return [request(f"r{index}", prompt, max_tokens=max_tokens, at=index * 0.01) for index in range(num_requests)]
 
 
 def test_a_tiny_pool_preempts_finishes_everything_and_changes_no_output(depth: int) -> None:
     roomy = World(depth=depth, num_blocks=512)
     roomy.run(*crowd(8))
-    tiny = World(depth=depth, num_blocks=30)
+    tiny = World(depth=depth, num_blocks=24)
     tiny.run(*crowd(8))
     assert roomy.num_preemptions() == 0
     assert tiny.num_preemptions() > 0
@@ -29,10 +29,10 @@ def test_a_tiny_pool_preempts_finishes_everything_and_changes_no_output(depth: i
 
 
 def test_preemptions_per_finished_request_are_bounded(depth: int) -> None:
-    world = World(depth=depth, num_blocks=40)
-    world.run(*crowd(20, max_tokens=300))
+    world = World(depth=depth, num_blocks=32)
+    world.run(*crowd(16, max_tokens=250))
     finished = world.finished()
-    assert len(finished) == 20
+    assert len(finished) == 16
     assert max(event.num_preemptions for event in finished.values()) <= 4
     assert 0 < world.num_preemptions() <= 20
 
@@ -45,14 +45,14 @@ def test_admission_slows_down_before_anybody_is_preempted(depth: int) -> None:
 
 
 def test_the_oldest_request_is_never_preempted(depth: int) -> None:
-    world = World(depth=depth, num_blocks=30)
+    world = World(depth=depth, num_blocks=24)
     world.run(*crowd(8))
     assert world.num_preemptions() > 0
     assert "r0" not in {event.request_id for event in world.of_type(Preempted)}
 
 
 def test_the_latest_is_preempted_first_and_keeps_its_place(depth: int) -> None:
-    world = World(depth=depth, num_blocks=30)
+    world = World(depth=depth, num_blocks=24)
     world.run(*crowd(8))
     order = [event.request_id for event in world.of_type(Finished)]
     assert order == sorted(order)
@@ -68,11 +68,11 @@ def test_the_latest_is_preempted_first_and_keeps_its_place(depth: int) -> None:
 
 
 def test_with_priorities_the_lowest_class_is_preempted_first(depth: int) -> None:
-    world = World(depth=depth, num_blocks=30, config={"queue_order": "priority", "ageing_s": 1e6})
+    world = World(depth=depth, num_blocks=24, config={"queue_order": "priority", "ageing_s": 1e6})
     world.run(
-        request("low", 40, max_tokens=300, priority=9),
-        request("high", 40, max_tokens=300, priority=0, at=0.1),
-        request("middle", 40, max_tokens=300, priority=5, at=0.2),
+        request("low", 40, max_tokens=200, priority=9),
+        request("high", 40, max_tokens=200, priority=0, at=0.1),
+        request("middle", 40, max_tokens=200, priority=5, at=0.2),
     )
     assert world.num_preemptions() > 0
     assert {event.request_id for event in world.of_type(Preempted)} <= {"low", "middle"}
@@ -112,6 +112,6 @@ def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(depth: int) -> 
 
 
 def test_cached_tokens_are_those_of_the_first_admission(depth: int) -> None:
-    world = World(depth=depth, num_blocks=30)
+    world = World(depth=depth, num_blocks=24)
     world.run(*crowd(8))
     assert all(event.num_cached_tokens == 0 for event in world.finished().values())

@@ -112,9 +112,9 @@ def test_an_id_used_again_does_not_get_the_answers_of_the_request_before() -> No
 
 def test_a_request_preempted_with_a_token_on_the_way_samples_the_same_token_again() -> None:
     alone = World(depth=1)
-    requests = [request(f"r{index}", 40, max_tokens=300, at=index * 0.01) for index in range(8)]
+    requests = [request(f"r{index}", 40, max_tokens=200, at=index * 0.01) for index in range(8)]
     alone.run(*requests)
-    tiny = World(depth=2, num_blocks=30)
+    tiny = World(depth=2, num_blocks=24)
     tiny.run(*requests)
     assert tiny.num_preemptions() > 0
     assert tiny.outputs() == alone.outputs()

@@ -24,7 +24,7 @@ def trace() -> list[NewRequest]:
     requests = [
         request(f"r{index}", [*shared[: 10 * (index % 8)], *(9_000 + index + k for k in range(index * 7 % 50))] or 5,
                 max_tokens=3 + index * 11 % 60, at=index // 3 * 0.9, priority=index % 3, eos=(3, 4))
-        for index in range(40)
+        for index in range(24)
     ]  # fmt: skip
     samples = [
         request(f"s{index}", shared[:33], at=4.0, sample_index=index, fork_of="s0" if index else None)
@@ -41,7 +41,7 @@ def world(depth: int, policy: str = "chunked_prefill", queue_order: str = "fcfs"
         max_model_len=300,
         vocab_size=50,
         duration=linear_duration(per_step_s=0.3, per_token_s=0.01),
-        config={"policy": policy, "queue_order": queue_order, "max_num_seqs": 12},
+        config={"policy": policy, "queue_order": queue_order, "max_num_seqs": 12, "check_invariants": False},
     )
 
 
@@ -82,7 +82,7 @@ def test_real_time_and_virtual_time_plan_the_same_steps(depth: int, policy: str,
     simulated.run(*trace())
     plans = run_in_real_time(served.core, trace(), depth)
     assert plans == simulated.driver.plans
-    assert len(plans) > 40
+    assert len(plans) > 30
     simulated.assert_at_rest()
     served.assert_at_rest()
 

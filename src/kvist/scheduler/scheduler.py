@@ -143,8 +143,6 @@ class Scheduler:
         if step is None:
             return None
         state.open_steps.append(step)
-        if self._config.check_invariants:
-            self.check_invariants()
         return step.plan
 
     def update_from_output(self, plan: StepPlan, result: StepResult, now: float) -> EventBatch:
