@@ -11,7 +11,7 @@ from kvist.weights.catalogue import CATALOGUE
 from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.fetch import cached_entry
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
 def test_the_default_model_reads_as_an_independent_reader_reads_it() -> None:

@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
 
 from kvist.core.errors import ConfigError
+from kvist.quantization.formats import F32
 from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.model_shapes import SHAPES
 from kvist.weights.random_model import GGUF_FORMATS, make_random_model
+from kvist.weights.random_weights import RandomMatrix, RandomWeights
 
 TINY = [name.removeprefix("tiny-") for name in SHAPES if name.startswith("tiny-")]
 
@@ -88,21 +92,36 @@ def test_every_format_can_be_written_and_read(tiny_model, weight_format: str) ->
         assert np.abs(exact - stored).max() <= 0.16 * np.abs(exact).max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weight_format", ["q4_k_m", "hf"])
-def test_a_large_matrix_is_written_in_pieces_with_the_right_scale(tmp_path, weight_format: str) -> None:
+@pytest.mark.parametrize(
+    ("like", "weight_format", "embedding_name", "std"),
+    [("smollm2-135m", "hf", "model.embed_tokens.weight", 3 / 24), ("mixtral-tiny", "q6_k", "token_embd.weight", 0.5)],
+)
+def test_a_large_matrix_has_the_right_scale_and_progress_is_told(
+    tmp_path, like: str, weight_format: str, embedding_name: str, std: float
+) -> None:
     progress: list[tuple[int, int]] = []
     path = tmp_path / ("model" if weight_format == "hf" else "model.gguf")
-    make_random_model("qwen3-0.6b", weight_format, path, layers=1, progress=lambda *done: progress.append(done))
+    make_random_model(like, weight_format, path, layers=1, progress=lambda *done: progress.append(done))
 
     checkpoint = open_checkpoint(path)
 
-    name = "model.embed_tokens.weight" if weight_format == "hf" else "token_embd.weight"
-    embedding = checkpoint.tensor(name)
-    assert embedding.shape == (151_936, 1024)
-    assert np.isclose(embedding.dequantize()[:2000].std(), 3 / 32, rtol=0.02)
+    assert np.isclose(checkpoint.tensor(embedding_name).dequantize()[:2000].std(), std, rtol=0.02)
     assert len(progress) > len(checkpoint.tensor_names)
     assert progress[-1] == (checkpoint.weight_bytes, checkpoint.weight_bytes)
+
+
+def test_a_large_matrix_is_interleaved_like_a_small_one() -> None:
+    weights = RandomWeights(seed=1)
+    plain = RandomMatrix(key="q", rows=12_240, columns=1024, std=1.0)  # 1.5 chunks
+    interleaved = replace(plain, interleaved_head_dim=80)
+
+    values = np.frombuffer(b"".join(weights.encode(plain, F32)), dtype=np.float32).reshape(12_240, 1024)
+    chunks = list(weights.encode(interleaved, F32))
+
+    assert len(chunks) == 2
+    np.testing.assert_array_equal(
+        np.frombuffer(b"".join(chunks), dtype=np.float32).reshape(values.shape), _interleaved(values, 80)
+    )
 
 
 def test_a_k_quant_gives_way_where_rows_do_not_fill_its_blocks(tmp_path) -> None:
