@@ -133,6 +133,12 @@ def test_paths_come_back_as_they_are_and_missing_ones_are_named(tmp_path: Path) 
             resolve_model(missing, cache=tmp_path)
 
 
+@pytest.mark.parametrize("model", ["~no-such-user-here/model.gguf", "x" * 5000, "a\0b"])
+def test_a_name_that_no_file_can_have_is_reported(tmp_path: Path, model: str) -> None:
+    with pytest.raises((CheckpointError, ConfigError)):
+        resolve_model(model, cache=tmp_path)
+
+
 def test_a_revision_of_what_has_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--revision main is for Hugging Face ids"):
         resolve_model(str(tmp_path), cache=tmp_path, revision="main")

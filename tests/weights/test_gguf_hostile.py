@@ -1,6 +1,7 @@
 """A GGUF file from a stranger: whatever is in it, reading gives a model or a refusal, in little memory."""
 
 import contextlib
+import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -158,10 +159,13 @@ def test_a_hostile_file_is_refused_by_what_is_wrong(tmp_path: Path, case: str) -
         open_checkpoint(tmp_path / "model.gguf")
 
 
-def test_an_empty_file_and_a_folder_named_like_a_file_are_refused(tmp_path: Path) -> None:
+def test_an_empty_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"")
     with pytest.raises(CheckpointError, match="is empty"):
         open_checkpoint(tmp_path / "model.gguf")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        open_checkpoint(tmp_path / "pipe.gguf")
 
 
 def _split(folder: Path, count: int, promised: int) -> list[Path]:

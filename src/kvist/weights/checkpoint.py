@@ -89,8 +89,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         tensors = read_safetensors_folder(path)
         files = [path / "config.json", *sorted(path.glob("*.safetensors"))]
         return Checkpoint(path=path, kind="hf", metadata=config, tensors=tensors, identity=_identity(files))
-    if not path.exists():
-        raise CheckpointError(f"no such file or folder: {path}")
+    if not path.is_file():
+        raise CheckpointError(f"{'not a regular file' if path.exists() else 'no such file or folder'}: {path}")
     metadata, tensors = read_gguf(path)
     return Checkpoint(path=path, kind="gguf", metadata=metadata, tensors=tensors, identity=_identity(split_files(path)))
 

@@ -41,12 +41,12 @@ def resolve_model(
     """
     cache = cache_folder() if cache is None else cache
     entry = CATALOGUE.get(model.lower())
-    path = Path(model).expanduser()
-    if revision is not None and (entry is not None or path.exists()):
+    path = _existing_path(model)
+    if revision is not None and (entry is not None or path is not None):
         raise ConfigError(f"--revision {revision} is for Hugging Face ids; {model} is not one")
     if entry is not None:
         return _fetch_entry(entry, cache, accept_license=accept_license, progress=progress)
-    if path.exists():
+    if path is not None:
         return path
     reference = None if _looks_local(model) else parse_hub_reference(model, revision)
     if reference is None:
@@ -63,6 +63,14 @@ def resolve_model(
     from kvist.weights.hub_download import download_from_hub
 
     return download_from_hub(reference, cache, progress)
+
+
+def _existing_path(model: str) -> Path | None:
+    try:
+        path = Path(model).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:  # no permission, too long, no such user
+        raise CheckpointError(f"cannot look for {model[:200]}: {error}") from error
 
 
 def _looks_local(model: str) -> bool:

@@ -79,7 +79,9 @@ class _Download:
             chosen = [name for name in models if name == reference.file]
         elif reference.quant is not None:
             chosen = [name for name in models if _has_quant(name, reference.quant)]
-        elif "config.json" in self._sizes and any(name.endswith(".safetensors") for name in self._sizes):
+        elif "config.json" in self._sizes and any(
+            name.endswith(".safetensors") and "/" not in name for name in self._sizes
+        ):
             return []
         else:
             chosen = models
