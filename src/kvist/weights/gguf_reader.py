@@ -8,37 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvist.core.errors import CheckpointError, UnsupportedModelError
 from kvist.quantization.formats import WeightFormat, format_of_ggml_type
+from kvist.weights.gguf_cursor import ARRAY, SCALARS, STRING, UINT32, UINT64, GGUFCursor
 from kvist.weights.tensor import Tensor, map_file
 
 Metadata = dict[str, Any]  # str, int, float, bool or a list of one of them
 
 _MAX_NAME_BYTES = 65_535
 _MAX_STRING_BYTES = 16 << 20
-_MAX_ARRAY_LENGTH = 4 << 20
-_MAX_ARRAY_ELEMENTS = 16 << 20  # over all arrays of a file: what bounds the memory that metadata takes
 _MAX_KEY_VALUES = 65_536
 _MAX_TENSORS = 1 << 20
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
 _MAX_SPLITS = 1_000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-
-_UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT64 = 4, 6, 7, 8, 9, 10
-_SCALARS = {
-    0: struct.Struct("<B"), 1: struct.Struct("<b"), 2: struct.Struct("<H"), 3: struct.Struct("<h"),
-    4: struct.Struct("<I"), 5: struct.Struct("<i"), 6: struct.Struct("<f"), 7: struct.Struct("<?"),
-    10: struct.Struct("<Q"), 11: struct.Struct("<q"), 12: struct.Struct("<d"),
-}  # fmt: skip
 
 
 def read_gguf(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
@@ -80,7 +67,7 @@ def split_files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
-    cursor = _Cursor(path, map_file(path))
+    cursor = GGUFCursor(path, map_file(path))
     num_tensors, num_key_values = _read_header(cursor)
     metadata = _read_metadata(cursor, num_key_values)
     alignment = metadata.get("general.alignment", 32)
@@ -91,11 +78,11 @@ def _read_file(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
     return metadata, _read_tensors(cursor, num_tensors, alignment)
 
 
-def _read_header(cursor: _Cursor) -> tuple[int, int]:
+def _read_header(cursor: GGUFCursor) -> tuple[int, int]:
     magic = cursor.take(4, "magic")
     if magic != b"GGUF":
         raise cursor.error(f"not a GGUF file: it starts with {magic!r}")
-    version = cursor.scalar(_UINT32, "version")
+    version = cursor.scalar(UINT32, "version")
     if version not in (2, 3):
         if version & 0xFFFF == 0:
             raise UnsupportedModelError(f"{cursor.path}: big-endian GGUF is not supported")
@@ -105,32 +92,32 @@ def _read_header(cursor: _Cursor) -> tuple[int, int]:
     return num_tensors, num_key_values
 
 
-def _read_metadata(cursor: _Cursor, num_key_values: int) -> Metadata:
+def _read_metadata(cursor: GGUFCursor, num_key_values: int) -> Metadata:
     metadata: Metadata = {}
     for _ in range(num_key_values):
         key = cursor.string(_MAX_NAME_BYTES, "key")
         if key in metadata:
             raise cursor.error(f"key {key!r} appears twice")
-        metadata[key] = _read_value(cursor, cursor.scalar(_UINT32, "value type"), key)
+        metadata[key] = _read_value(cursor, cursor.scalar(UINT32, "value type"), key)
     return metadata
 
 
-def _read_value(cursor: _Cursor, kind: int, key: str) -> Any:
-    if kind == _STRING:
+def _read_value(cursor: GGUFCursor, kind: int, key: str) -> Any:
+    if kind == STRING:
         return cursor.string(_MAX_STRING_BYTES, key)
-    if kind == _ARRAY:
-        element_kind = cursor.scalar(_UINT32, key)
-        if element_kind == _STRING:
+    if kind == ARRAY:
+        element_kind = cursor.scalar(UINT32, key)
+        if element_kind == STRING:
             return cursor.strings(cursor.array_length(8, key), key)
-        if element_kind in _SCALARS:
-            return cursor.scalars(element_kind, cursor.array_length(_SCALARS[element_kind].size, key), key)
-        raise cursor.error(f"{key!r} is an array of {'arrays' if element_kind == _ARRAY else 'an unknown type'}")
-    if kind not in _SCALARS:
+        if element_kind in SCALARS:
+            return cursor.scalars(element_kind, cursor.array_length(SCALARS[element_kind].size, key), key)
+        raise cursor.error(f"{key!r} is an array of {'arrays' if element_kind == ARRAY else 'an unknown type'}")
+    if kind not in SCALARS:
         raise cursor.error(f"{key!r} has the unknown type {kind}")
     return cursor.scalar(kind, key)
 
 
-def _read_tensors(cursor: _Cursor, num_tensors: int, alignment: int) -> dict[str, Tensor]:
+def _read_tensors(cursor: GGUFCursor, num_tensors: int, alignment: int) -> dict[str, Tensor]:
     records = [_read_tensor_record(cursor) for _ in range(num_tensors)]
     data_start = -(-cursor.position // alignment) * alignment
     tensors: dict[str, Tensor] = {}
@@ -156,94 +143,19 @@ def _read_tensors(cursor: _Cursor, num_tensors: int, alignment: int) -> dict[str
     return {name: tensors[name] for name, *_ in records}
 
 
-def _read_tensor_record(cursor: _Cursor) -> tuple[str, tuple[int, ...], WeightFormat, int]:
+def _read_tensor_record(cursor: GGUFCursor) -> tuple[str, tuple[int, ...], WeightFormat, int]:
     name = cursor.string(_MAX_NAME_BYTES, "tensor name")
-    num_dimensions = cursor.scalar(_UINT32, name)
+    num_dimensions = cursor.scalar(UINT32, name)
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
         raise cursor.error(f"tensor {name!r} has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are possible")
-    dimensions = cursor.scalars(_UINT64, num_dimensions, name)
+    dimensions = cursor.scalars(UINT64, num_dimensions, name)
     if 0 in dimensions:
         raise cursor.error(f"tensor {name!r} has an empty dimension: {dimensions}")
     try:
-        weight_format = format_of_ggml_type(cursor.scalar(_UINT32, name))
+        weight_format = format_of_ggml_type(cursor.scalar(UINT32, name))
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{cursor.path}: tensor {name!r}: {error}") from error
     if dimensions[0] % weight_format.block_elements:
         raise cursor.error(f"tensor {name!r}: rows of {dimensions[0]} do not fill whole {weight_format.name} blocks")
     # The file lists the fastest axis first.
-    return name, tuple(reversed(dimensions)), weight_format, cursor.scalar(_UINT64, name)
-
-
-class _Cursor:
-    """A reading position in a mapped file that cannot leave it."""
-
-    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
-        self.path = path
-        self.data = data
-        self.size = len(data)
-        self.position = 0
-        self._view = data.data
-        self._num_elements_left = _MAX_ARRAY_ELEMENTS
-
-    def error(self, message: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: {message}")
-
-    def take(self, num_bytes: int, what: str) -> bytes:
-        end = self.position + num_bytes
-        if end > self.size:
-            raise self.error(f"ends inside {what!r}: {end} bytes are needed, {self.size} are there")
-        taken = bytes(self._view[self.position : end])
-        self.position = end
-        return taken
-
-    def scalar(self, kind: int, what: str) -> Any:
-        return _SCALARS[kind].unpack(self.take(_SCALARS[kind].size, what))[0]
-
-    def scalars(self, kind: int, length: int, what: str) -> list[Any]:
-        scalar = _SCALARS[kind]
-        code = scalar.format[1:]
-        return list(struct.unpack(f"<{length}{code}", self.take(length * scalar.size, what)))
-
-    def count(self, maximum: int, least_bytes_each: int, what: str) -> int:
-        """Read a count of things of at least `least_bytes_each` bytes; refuse one that cannot fit the file."""
-        number: int = self.scalar(_UINT64, what)
-        if number > maximum or number * least_bytes_each > self.size - self.position:
-            raise self.error(f"{number} {what!r} cannot be: at most {maximum}, and the file has {self.size} bytes")
-        return number
-
-    def array_length(self, least_bytes_each: int, what: str) -> int:
-        length = self.count(_MAX_ARRAY_LENGTH, least_bytes_each, what)
-        self._num_elements_left -= length
-        if self._num_elements_left < 0:
-            raise self.error(f"more than {_MAX_ARRAY_ELEMENTS} array elements in all")
-        return length
-
-    def string(self, maximum_bytes: int, what: str) -> str:
-        num_bytes = self.scalar(_UINT64, what)
-        if num_bytes > maximum_bytes:
-            raise self.error(f"{what!r} is a string of {num_bytes} bytes; at most {maximum_bytes} are possible")
-        return self._decode(self.take(num_bytes, what), what)
-
-    def strings(self, length: int, what: str) -> list[str]:
-        """Read `length` strings, fast: vocabularies have hundreds of thousands."""
-        unpack: Callable[[memoryview, int], tuple[int]] = _SCALARS[_UINT64].unpack_from
-        view, position, last = self._view, self.position, self.size - 8
-        pieces: list[bytes] = []
-        for _ in range(length):
-            if position > last:
-                raise self.error(f"ends inside {what!r}")
-            (num_bytes,) = unpack(view, position)
-            position += 8
-            end = position + num_bytes
-            if end > self.size:
-                raise self.error(f"ends inside {what!r}")
-            pieces.append(bytes(view[position:end]))
-            position = end
-        self.position = position
-        return [self._decode(piece, what) for piece in pieces]
-
-    def _decode(self, text: bytes, what: str) -> str:
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self.error(f"{what!r} is not valid UTF-8") from error
+    return name, tuple(reversed(dimensions)), weight_format, cursor.scalar(UINT64, name)
