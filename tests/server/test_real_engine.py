@@ -152,6 +152,17 @@ def test_a_deadline_that_passes_is_a_504_and_counts_as_failed(server: RealServer
     assert eventually(lambda: at_rest(server))
 
 
+def test_goodput_counts_requests_that_met_their_targets(server: RealServer) -> None:
+    def good_and_asked() -> tuple[float, float]:
+        return server.metric("kvist:requests_targets_met_total"), server.metric("kvist:requests_with_targets_total")
+
+    good, asked = good_and_asked()
+    for target_ms in (600_000, 0.001):
+        body = {"prompt": "a", "max_tokens": 3, "ttft_ms": target_ms}
+        assert httpx.post(server.url + "/v1/completions", json=body, timeout=30).status_code == 200
+    assert eventually(lambda: good_and_asked() == (good + 1, asked + 2))
+
+
 def test_what_cannot_fit_is_refused_with_numbers(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="512") as caught:
         client.completions.create(model="tiny", prompt="a", max_tokens=600)

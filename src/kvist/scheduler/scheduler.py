@@ -116,7 +116,7 @@ class Scheduler:
         self._state.queue.add(request)
         if new.deadline_s is not None:
             heapq.heappush(self._deadlines, (new.deadline_s, self._num_added, request))
-        return [Queued(request.id, now, num_prompt_tokens)]
+        return [Queued(request.id, now, num_prompt_tokens, new.ttft_ms, new.tpot_ms)]
 
     def abort_request(self, request_id: RequestId, now: float) -> list[RequestEvent]:
         """Finish the request and free its blocks. Returns its last events, none if it is not known (any more)."""
