@@ -42,6 +42,16 @@ class Histogram:
             buckets.append((name, running))
         return buckets
 
+    def since(self, earlier: Histogram) -> Histogram:
+        """What came after `earlier`, a copy of this histogram."""
+        later = Histogram(self.bounds)
+        later.counts = [now - before for now, before in zip(self.counts, earlier.counts, strict=True)]
+        later.total = self.total - earlier.total
+        return later
+
+    def copy(self) -> Histogram:
+        return self.since(Histogram(self.bounds))
+
     def percentile(self, percent: float) -> float | None:
         """Estimate by linear interpolation inside the bucket; None when empty, the last bound when beyond it."""
         rank = percent / 100.0 * self.num_values

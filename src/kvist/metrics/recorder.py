@@ -112,7 +112,7 @@ class MetricsRecorder:
             return
         if times.last_token_s is None:
             times.first_token_s = event.time_s
-            self.ttft_s.observe(event.time_s - times.queued_s)
+            _observe(self.ttft_s, definitions.time_to_first_token_s(times))
         else:
             self.inter_token_latency_s.observe((event.time_s - times.last_token_s) / num_tokens, num_tokens)
         times.last_token_s = event.time_s
@@ -124,7 +124,7 @@ class MetricsRecorder:
         if times is None or times.first_scheduled_s is not None:
             return  # the prompt is counted once, at the first admission
         times.first_scheduled_s = event.time_s
-        self.queue_time_s.observe(event.time_s - times.queued_s)
+        _observe(self.queue_time_s, definitions.queue_time_s(times))
         self.num_prompt_tokens += times.num_prompt_tokens
         self.num_cached_prompt_tokens += event.num_cached_tokens
         self.num_computed_prompt_tokens += times.num_prompt_tokens - event.num_cached_tokens
@@ -149,8 +149,7 @@ class MetricsRecorder:
             (self.decode_time_s, definitions.decode_time_s(times)),
             (self.inference_time_s, definitions.inference_time_s(times)),
         ):
-            if value is not None:
-                histogram.observe(value)
+            _observe(histogram, value)
 
     def _record_step(self, step: StepSummary) -> None:
         self.last_step = step
@@ -160,6 +159,11 @@ class MetricsRecorder:
         self.step_tokens["prefill"] += step.num_prefill_tokens
         self.step_tokens["decode"] += step.num_decode_tokens
         self.step_tokens["padding"] += step.num_padding_tokens
+
+
+def _observe(histogram: Histogram, value: float | None) -> None:
+    if value is not None:
+        histogram.observe(value)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

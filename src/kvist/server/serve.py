@@ -17,6 +17,7 @@ import uvloop
 from kvist.config.server_config import ServerConfig
 from kvist.core.errors import ConfigError
 from kvist.core.request_events import EventBatch
+from kvist.metrics.load_summary import summarize_load, take_snapshot
 from kvist.metrics.recorder import MetricsRecorder
 from kvist.server.app import build_app
 from kvist.server.backend import Backend, ServerState
@@ -24,6 +25,7 @@ from kvist.server.event_log import configure_logging
 from kvist.server.http_protocol import BoundedHttpProtocol
 from kvist.server.identity import load_api_keys
 
+LOAD_LOG_PERIOD_S = 10.0
 LAST_WRITES_S = 5  # for answers that were finished or aborted when the drain ended
 logger = logging.getLogger("kvist.server")
 
@@ -127,7 +129,9 @@ class KvistServer(uvicorn.Server):
             if starting.done():
                 self._state.backend = starting.result()
                 print_line(self._ready_line(listener, time.monotonic() - start_s))
+                summing_up = asyncio.create_task(self._log_load())
                 await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+                summing_up.cancel()
             await self._drain()
         finally:
             starting.cancel()
@@ -135,6 +139,16 @@ class KvistServer(uvicorn.Server):
             self.should_exit = True
             await asyncio.wait((serving, starting))
         return 128 + self._signals[1] if len(self._signals) > 1 else 0
+
+    async def _log_load(self) -> None:
+        before, before_s = take_snapshot(self._state.recorder), time.monotonic()
+        while True:
+            await asyncio.sleep(LOAD_LOG_PERIOD_S)
+            after, after_s = take_snapshot(self._state.recorder), time.monotonic()
+            line = summarize_load(before, after, self._state.engine_facts(), after_s - before_s)
+            if line is not None:
+                logger.info("load %s", line)
+            before, before_s = after, after_s
 
     def _on_signal(self, number: int) -> None:
         self._signals.append(number)

@@ -1,27 +1,28 @@
-"""Percentiles, exact and estimated."""
+"""Histograms and what can be read off them."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvist.metrics.histogram import Histogram
-from kvist.metrics.percentiles import percentile
 
 VALUES = st.lists(st.floats(0.0, 9.9), min_size=1, max_size=50)
 
 
-@given(values=VALUES, percent=st.floats(0.0, 100.0))
-def test_exact_percentiles_equal_the_common_definition(values: list[float], percent: float) -> None:
-    assert percentile(values, percent) == pytest.approx(np.percentile(values, percent), abs=1e-9)
-
-
-def test_no_values_have_no_percentile() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 50)
+def test_nothing_has_no_percentile() -> None:
     assert Histogram([1.0]).percentile(50) is None
+
+
+def test_a_window_holds_what_came_after_the_copy() -> None:
+    histogram = Histogram([1.0, 2.0])
+    histogram.observe(0.5, 3)
+    before = histogram.copy()
+    histogram.observe(1.5, 2)
+    window = histogram.since(before)
+    assert (window.counts, window.total) == ([0, 2, 0], 3.0)
+    assert (before.counts, before.total) == ([3, 0, 0], 1.5)
 
 
 @given(values=VALUES, percent=st.floats(1.0, 100.0))
