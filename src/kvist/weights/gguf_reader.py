@@ -84,7 +84,7 @@ def _read_header(cursor: GGUFCursor) -> tuple[int, int]:
         raise cursor.error(f"not a GGUF file: it starts with {magic!r}")
     version = cursor.scalar(UINT32, "version")
     if version not in (2, 3):
-        if version & 0xFFFF == 0:
+        if version and version & 0xFFFF == 0:
             raise UnsupportedModelError(f"{cursor.path}: big-endian GGUF is not supported")
         raise UnsupportedModelError(f"{cursor.path}: GGUF version {version} is not supported; versions 2 and 3 are")
     num_tensors = cursor.count(_MAX_TENSORS, 24, "tensors")
