@@ -254,3 +254,26 @@ class TestCache:
         occupied = tmp_path / "file"
         occupied.write_text("")
         assert build_cached(GGUFVocabulary(self.METADATA), occupied / "tokenizers").get_vocab_size() > 256
+
+
+junk = st.one_of(
+    st.none(), st.booleans(), st.integers(-1, 2**32), st.floats(), st.text(max_size=3), st.just(["a", 1, None, []])
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+@pytest.mark.parametrize("make", [byte_level_metadata, sentencepiece_metadata])
+def test_hostile_metadata_raises_nothing_but_kvists_errors(make, data):
+    metadata = make()
+    key = data.draw(st.sampled_from(sorted(metadata)))
+    value = metadata[key]
+    if isinstance(value, list) and data.draw(st.booleans()):
+        metadata[key] = [*value[:5], data.draw(junk), *value[6:]]
+    else:
+        metadata[key] = data.draw(junk)
+    try:
+        tokenizer = make_tokenizer(metadata)
+    except CheckpointError:
+        return
+    tokenizer.decode(tokenizer.encode("a <|im_end|> é"))

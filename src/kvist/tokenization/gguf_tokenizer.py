@@ -55,13 +55,13 @@ class GGUFVocabulary:
                 "Give --tokenizer a tokenizer.json instead."
             )
         self.tokens: Sequence[str] = self._get("tokens", list, None)
-        if not self.tokens or not all(isinstance(token, str) for token in self.tokens):
+        if set(map(type, self.tokens)) != {str}:
             raise CheckpointError("tokenizer.ggml.tokens must be a list of strings with at least one entry")
         self.types: Sequence[int] = self._get("token_type", list, [TokenType.NORMAL] * len(self.tokens))
         if len(self.types) != len(self.tokens):
             raise CheckpointError(f"{len(self.types)} tokenizer.ggml.token_type entries for {len(self.tokens)} tokens")
         # Of tokens written alike the first one counts; the others stand for no text.
-        self.ids = {token: index for index, token in reversed(list(enumerate(self.tokens)))}
+        self.ids = dict(zip(reversed(self.tokens), range(len(self.tokens) - 1, -1, -1), strict=True))
 
     @property
     def byte_level(self) -> bool:
@@ -85,12 +85,11 @@ class GGUFVocabulary:
     @property
     def merges(self) -> list[tuple[str, str]]:
         merges: list[str] = self._get("merges", list, None)
-        pairs = []
-        for merge in merges:
-            left, space, right = merge.partition(" ") if isinstance(merge, str) else ("", "", "")
-            if not (left and space and right):
-                raise CheckpointError(f"tokenizer.ggml.merges holds {merge!r}; each must be two pieces and a space")
-            pairs.append((left, right))
+        if not set(map(type, merges)) <= {str}:
+            raise CheckpointError("tokenizer.ggml.merges must be a list of strings")
+        pairs = [(left, right) for left, _, right in [merge.partition(" ") for merge in merges]]
+        if not all(left and right for left, right in pairs):
+            raise CheckpointError("each of tokenizer.ggml.merges must be two pieces and a space between them")
         return pairs
 
     @property
