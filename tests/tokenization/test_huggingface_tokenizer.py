@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_refused_with_a_way_out(tmp_path):
         load_huggingface_tokenizer(tmp_path)
     for content in ("", "{", "[]", "{}", '{"model": {}}'):
         (tmp_path / "tokenizer.json").write_text(content)
-        with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        with pytest.raises(CheckpointError, match=r"no sound tokenizer\.json"):
             load_huggingface_tokenizer(tmp_path)
 
 
@@ -169,3 +169,12 @@ def test_a_template_file_that_cannot_be_read_is_a_configuration_error(tmp_path):
     (tmp_path / "binary.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot read the chat template"):
         load_template(folder, path=str(tmp_path / "binary.jinja"))
+
+
+def test_a_file_that_makes_the_library_panic_is_a_checkpoint_error(tmp_path):
+    file = write_folder(tmp_path, bos=True) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["post_processor"]["special_tokens"] = {}
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="no sound tokenizer"):
+        load_huggingface_tokenizer(tmp_path)

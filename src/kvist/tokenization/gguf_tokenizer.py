@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from kvist.core.errors import CheckpointError, UnsupportedModelError
 from kvist.tokenization.byte_alphabet import BYTE_TOKEN, SPACE_MARK
 from kvist.tokenization.gguf_pre_tokenizers import PRE_TOKENIZER_RULES, PreTokenizerRule
+from kvist.tokenization.library_errors import checkpoint_errors
 from kvist.tokenization.tokenizer import TokenizerTraits
 
 # Control tokens that end a turn or a text whatever the metadata names; many files list only one of several.
@@ -149,7 +150,7 @@ class GGUFVocabulary:
 
 def build_gguf_backend(vocabulary: GGUFVocabulary) -> Backend:
     """Build the library tokenizer of a GGUF vocabulary. Raises CheckpointError if its parts do not fit together."""
-    try:
+    with checkpoint_errors("the tokenizer metadata does not make a tokenizer"):
         backend = _byte_level_bpe(vocabulary) if vocabulary.byte_level else _sentencepiece_bpe(vocabulary)
         special = vocabulary.with_type(TokenType.CONTROL, TokenType.UNKNOWN)
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special if text])
@@ -158,10 +159,6 @@ def build_gguf_backend(vocabulary: GGUFVocabulary) -> Backend:
         normalized = not vocabulary.byte_level and not vocabulary.adds_leading_space
         user_defined = vocabulary.with_type(TokenType.USER_DEFINED)
         backend.add_tokens([AddedToken(text, normalized=normalized, special=False) for text in user_defined if text])
-    except Exception as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"the tokenizer metadata does not make a tokenizer: {error}") from error
     return backend
 
 

@@ -11,6 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from kvist.core.errors import CheckpointError, UnsupportedModelError
+from kvist.tokenization.library_errors import checkpoint_errors
 from kvist.tokenization.tokenizer import Tokenizer, TokenizerTraits
 from kvist.weights.checkpoint import MAX_JSON_BYTES
 from kvist.weights.safetensors_reader import read_json_file
@@ -45,16 +46,14 @@ def load_huggingface_tokenizer(path: Path) -> Tokenizer:
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     raw = _read(file)
-    try:
+    config = _read_object(file.parent / "tokenizer_config.json")
+    with checkpoint_errors(f"{file} is no sound tokenizer.json"):
         backend = Backend.from_buffer(raw)
         parts = msgspec.json.decode(raw, type=_TokenizerFile)
-    except Exception as error:
-        raise CheckpointError(f"{file} is no tokenizer.json: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
-    config = _read_object(file.parent / "tokenizer_config.json")
-    _add_missing_tokens(backend, config)
-    return Tokenizer(backend, _traits(backend, parts.decoder, file, config))
+        backend.no_truncation()
+        backend.no_padding()
+        _add_missing_tokens(backend, config)
+        return Tokenizer(backend, _traits(backend, parts.decoder, file, config))
 
 
 def _no_tokenizer_message(file: Path) -> str:

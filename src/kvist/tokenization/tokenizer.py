@@ -9,8 +9,8 @@ from functools import cached_property
 
 import tokenizers
 
-from kvist.core.errors import InvalidRequestError
 from kvist.tokenization.byte_alphabet import BYTE_OF_CHARACTER, BYTE_TOKEN, SPACE_MARK
+from kvist.tokenization.library_errors import request_errors
 
 _MOST_CHARACTERS_COMPOSED = 4  # into one, by Unicode's normal form C
 
@@ -109,13 +109,9 @@ class Tokenizer:
 
     @staticmethod
     def _encode_plain(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-        try:
+        with request_errors():
             # Of the library's ways to encode, this one releases the interpreter lock and computes no offsets.
             encoding = backend.encode_batch_fast([text], add_special_tokens=False)[0]
-        except (UnicodeEncodeError, TypeError) as error:
-            raise InvalidRequestError(
-                "the text holds lone surrogates, which are no Unicode characters; send valid UTF-8"
-            ) from error
         ids: list[int] = encoding.ids
         return ids
 

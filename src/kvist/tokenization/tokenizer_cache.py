@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from kvist.core.errors import CheckpointError
 from kvist.tokenization.gguf_tokenizer import GGUFVocabulary, build_gguf_backend
+from kvist.tokenization.library_errors import checkpoint_errors
 from kvist.weights.atomic_file import write_atomically
 
 _LAYOUT = 1  # raise it when build_gguf_backend builds something else from the same metadata
@@ -36,9 +37,10 @@ def _load(file: Path) -> Backend | None:
     if not file.is_file():
         return None
     try:
-        return Backend.from_buffer(file.read_bytes())
-    except Exception:  # noqa: BLE001 - the library has no narrower class, and any failure means: build it again
-        return None
+        with checkpoint_errors(f"{file} is damaged"):
+            return Backend.from_buffer(file.read_bytes())
+    except CheckpointError:
+        return None  # it is built again
 
 
 def _key(vocabulary: GGUFVocabulary) -> str:
