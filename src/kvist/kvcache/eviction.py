@@ -13,12 +13,12 @@ from kvist.core.errors import ConfigError
 from kvist.kvcache.block_pool import BlockPool
 from kvist.kvcache.prefix_tree import DomainRoot, PrefixNode, PrefixTree
 
-EvictionKey = Callable[[PrefixNode], tuple[int, int]]  # the lowest goes first; a node's key never falls
+EvictionKey = Callable[[PrefixNode], int]  # the lowest goes first; a node's key never falls
 
 EVICTION_POLICIES: dict[str, EvictionKey] = {
-    "lru": lambda node: (node.last_use, 0),
-    "lfu": lambda node: (node.num_uses, node.last_use),
-    "priority": lambda node: (-node.priority, node.last_use),
+    "lru": lambda node: node.last_use,
+    "lfu": lambda node: (node.num_uses << 64) + node.last_use,
+    "priority": lambda node: (-node.priority << 64) + node.last_use,
 }
 
 
@@ -34,7 +34,7 @@ class LeafEviction:
         self._tree = tree
         self._pool = pool
         self._key = EVICTION_POLICIES[policy]
-        self._heap: list[tuple[tuple[int, int], int, PrefixNode]] = []
+        self._heap: list[tuple[int, int, PrefixNode]] = []
         self._num_pushed = 0  # breaks ties, oldest first; nodes are not compared
 
     def add_candidate(self, node: PrefixNode) -> None:

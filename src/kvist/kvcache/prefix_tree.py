@@ -1,4 +1,4 @@
-"""Radix tree from token prefixes to block ids, one root per key domain. Edges are whole blocks, compressed.
+"""Radix tree from token prefixes to block ids, one root per key domain. Edges are whole blocks, many to an edge.
 
 Owns which prefixes are cached. Knows nothing of references, of requests or of when a block may go: `KVCache` and
 `LeafEviction` decide that. Every lookup compares token ids themselves; no hash is trusted.
@@ -18,6 +18,7 @@ from kvist.core.request import KeyDomain
 from kvist.kvcache.token_blocks import TOKEN_BYTES, num_common_blocks, num_common_tokens
 
 LOWEST_PRIORITY = 2**63 - 1
+MAX_EDGE_BLOCKS = 128  # bounds what one append, split or trim copies
 
 
 class PrefixNode:
@@ -27,7 +28,7 @@ class PrefixNode:
         "block_ids", "children", "is_queued", "last_use", "num_uses", "parent", "priority", "start", "tokens",
     )  # fmt: skip
 
-    def __init__(self, parent: PrefixNode | None, start: int, tokens: bytearray, block_ids: array[int]) -> None:
+    def __init__(self, parent: PrefixNode | None, start: int, tokens: bytes, block_ids: array[int]) -> None:
         self.parent = parent
         self.start = start  # blocks before this edge
         self.tokens = tokens
@@ -45,7 +46,7 @@ class DomainRoot(PrefixNode):
     __slots__ = ("domain",)
 
     def __init__(self, domain: KeyDomain) -> None:
-        super().__init__(None, 0, bytearray(), array("i"))
+        super().__init__(None, 0, b"", array("i"))
         self.domain = domain
 
 
@@ -201,16 +202,23 @@ class PrefixTree:
         return Inserted(new, existing, parent_block_id)
 
     def _append(self, node: PrefixNode, tokens: bytes, block_ids: array[int]) -> PrefixNode:
-        """Add blocks behind the end of `node`: to its own edge if nothing hangs on it, else as a new child."""
+        """Add blocks behind the end of `node`: to its own edge while nothing hangs on it, then as new nodes."""
         self.num_blocks += len(block_ids)
+        num_added = 0
         if node.block_ids and not node.children:
-            node.tokens += tokens
-            node.block_ids.extend(block_ids)
-            return node
-        child = PrefixNode(node, node.start + len(node.block_ids), bytearray(tokens), block_ids)
-        node.children.insert(bisect_left(node.children, tokens, key=_by_tokens), child)
-        self.num_nodes += 1
-        return child
+            num_added = max(0, MAX_EDGE_BLOCKS - len(node.block_ids))
+            node.tokens += tokens[: num_added * self._block_bytes]
+            node.block_ids.extend(block_ids[:num_added])
+        while num_added < len(block_ids):
+            part = block_ids[num_added : num_added + MAX_EDGE_BLOCKS]
+            start = num_added * self._block_bytes
+            edge = tokens[start : start + len(part) * self._block_bytes]
+            child = PrefixNode(node, node.start + len(node.block_ids), edge, part)
+            node.children.insert(bisect_left(node.children, edge, key=_by_tokens), child)
+            self.num_nodes += 1
+            num_added += len(part)
+            node = child
+        return node
 
     def touch(self, node: PrefixNode, *, last_use: int, priority: int) -> None:
         """Note a use of the whole path to the end of `node`."""
@@ -230,7 +238,7 @@ class PrefixTree:
         if keep == 0:
             self._unlink(node)
         del node.block_ids[keep:]
-        del node.tokens[keep * self._block_bytes :]
+        node.tokens = node.tokens[: keep * self._block_bytes]
         self.num_blocks -= num_blocks
         return dropped
 

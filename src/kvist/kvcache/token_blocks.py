@@ -6,7 +6,7 @@ TOKEN_BYTES = 4
 
 
 def num_common_blocks(
-    ours: bytes, ours_from: int, theirs: bytes | bytearray, theirs_from: int, max_blocks: int, block_bytes: int
+    ours: bytes, ours_from: int, theirs: bytes, theirs_from: int, max_blocks: int, block_bytes: int
 ) -> int:
     """Whole blocks, at most `max_blocks`, in which `ours[ours_from:]` and `theirs[theirs_from:]` begin alike.
 
@@ -31,7 +31,7 @@ def num_common_blocks(
         return low
 
 
-def num_common_tokens(ours: bytes, theirs: bytes | bytearray) -> int:
+def num_common_tokens(ours: bytes, theirs: bytes) -> int:
     """Tokens in which both begin alike. Meant for pieces of at most a block."""
     length = min(len(ours), len(theirs))
     difference = int.from_bytes(ours[:length], "little") ^ int.from_bytes(theirs[:length], "little")
