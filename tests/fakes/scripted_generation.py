@@ -127,7 +127,7 @@ class ScriptedGenerator:
 
 def _position(token_id: int) -> PositionLogprobs:
     token = TokenLogprob(token_id, f"t{token_id}", f"t{token_id}".encode(), -0.5, 1)
-    return PositionLogprobs(token, [token, TokenLogprob(token_id + 1, "never", b"never", float("-inf"))])
+    return PositionLogprobs(token, [token, TokenLogprob(token_id + 1, "never", b"never", float("-inf"), 2)])
 
 
 class CharacterEncoder:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.fakes.scripted_generation import ScriptedGenerator
 
 from kvist.core.errors import AuthenticationError, ConfigError
+from kvist.kvcache.key_domain import narrow_domain
 from kvist.server.app import ROUTES
 from kvist.server.edge import OPEN_PATHS
-from kvist.server.identity import ApiKeys, load_api_keys, narrow_domain
+from kvist.server.identity import ApiKeys, load_api_keys
 
 Call = Callable[..., httpx.Response]
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -72,12 +72,11 @@ def prompt_logprobs_shape(positions: Sequence[PositionLogprobs]) -> list[JsonObj
     shaped: list[JsonObject | None] = [None]
     for position in positions:
         tokens = {token.token_id: token for token in (*position.top, position.chosen)}
-        ranks = {token.token_id: place for place, token in enumerate(position.top, start=1)}
         shaped.append(
             {
                 str(token_id): {
                     "logprob": _finite(token.logprob),
-                    "rank": token.rank if token.rank is not None else ranks.get(token_id),
+                    "rank": token.rank,
                     "decoded_token": token.token,
                 }
                 for token_id, token in tokens.items()

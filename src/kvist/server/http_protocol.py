@@ -7,6 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from kvist.core.errors import InvalidRequestError
+from kvist.server.error_responses import error_body
+
 MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 20.0
 BODY_TIMEOUT_S = 300.0
@@ -34,7 +37,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._num_head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._num_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
+            self.send_400_response(f"the head of the request is longer than {MAX_HEAD_BYTES} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request, in the shape of all errors, and hang up."""
+        body = error_body(InvalidRequestError(msg))
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Stay silent: an offer to upgrade may be passed over, and the request is answered as it is."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
