@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 DOCUMENTED_URL = "http://127.0.0.1:8000"
 
-pytestmark = [pytest.mark.slow, pytest.mark.model]
+pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(400)]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -54,7 +54,7 @@ def test_documented_commands_run(command: str, server_url: str) -> None:
         pytest.skip("curl is not installed")
     command = command.replace(DOCUMENTED_URL, server_url).replace(".venv/bin/kvist", "kvist")
     result = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=110, check=False
+        ["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=360, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
@@ -68,7 +68,7 @@ def test_documented_programs_run(program: str, server_url: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=360,
         check=False,
     )
     assert result.returncode == 0, result.stderr
