@@ -42,7 +42,7 @@ def test_python_files_in_tests_are_found_by_pytest() -> None:
     assert defining == []
 
 
-@pytest.mark.parametrize("page", ["flags_page", "adr_index"])
+@pytest.mark.parametrize("page", ["flags_page", "adr_index", "readme_tables"])
 def test_generated_pages_are_up_to_date(page: str) -> None:
     result = run_python(f"scripts/{page}.py", "--check")
     assert result.returncode == 0, result.stderr

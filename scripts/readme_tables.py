@@ -1,0 +1,91 @@
+"""Write README.md's table of measured results from benchmarks/results. With --check: only say whether it is fresh."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- results: made by scripts/readme_tables.py -->\n", "<!-- /results -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number of a result file. `path` leads to a value, or to a spread whose median is shown."""
+
+    file: str
+    path: tuple[str, ...]
+    what: str
+    goal: str
+    unit: str = ""  # where the result has none of its own
+
+
+ROWS = (
+    Row("scheduler", ("decode_256_running",), "schedule and update, 256 running requests, tree of 100k blocks", "1 ms"),
+    Row("kv_cache", ("serve_new_prompt_100k",), "match and insert a prompt of 100k tokens", "20 ms"),
+    Row(
+        "kv_cache",
+        ("bytes_chat_multi_turn", "per_block"),
+        "prefix tree on multi-turn chats",
+        "300 bytes",
+        "bytes a block",
+    ),
+    Row("kv_cache", ("bytes_one_block_per_node", "per_block"), "prefix tree at worst", "700 bytes", "bytes a block"),
+    Row("engine_overhead", ("thread", "cpu_per_token"), "server and engine in one process, 32 streams", "150 us"),
+    Row("engine_overhead", ("process", "cpu_per_token"), "server and engine in two processes, 32 streams", "150 us"),
+    Row(
+        "chat_multi_turn",
+        ("hit_share",),
+        "prompt tokens read from the cache, multi-turn chats",
+        "85%",
+        "of prompt tokens",
+    ),
+)
+
+
+def table() -> str:
+    """The whole part between the marks. Rows whose result file does not exist are left out."""
+    lines = ["| What | Median | Goal | CPU, load | Command |", "| --- | --- | --- | --- | --- |"]
+    for row in ROWS:
+        path = RESULTS / f"{row.file}.json"
+        if path.exists():
+            lines.append(_line(row, json.loads(path.read_text(encoding="utf-8"))))
+    note = "Repeats, spread, commit and what limits each number are in [benchmarks/results](benchmarks/results)."
+    return "\n".join([*lines, "", note, ""])
+
+
+def _line(row: Row, document: dict[str, Any]) -> str:
+    value, unit = document["results"], row.unit
+    for key in row.path:
+        value = value[key]
+    if isinstance(value, dict):
+        value, unit = value["median"], row.unit or value["unit"]
+    machine = document["machine"]
+    cpu = f"{machine['num_cores']} x {machine['cpu'].replace('(R)', '')}, load {machine['load_average_1_min']}"
+    shown = f"{100 * value:.1f}%" if unit.startswith("of ") else f"{value:.3g}"
+    return f"| {row.what} | {shown} {unit} | {row.goal} | {cpu} | `{document['command']}` |"
+
+
+def page() -> str:
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + table() + END + after
+
+
+def main(words: list[str]) -> int:
+    if "--check" not in words:
+        README.write_text(page(), encoding="utf-8")
+        return 0
+    if README.read_text(encoding="utf-8") == page():
+        return 0
+    print(f"{README} is stale: run .venv/bin/python scripts/readme_tables.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
