@@ -32,7 +32,7 @@ from kvist.weights.random_model import make_random_model
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 NUM_NEW_TOKENS = 32
-TINY_SEED = 5
+SEED = 5
 TINY_FORMATS = ("q4_k_m", "f32", "hf")
 TINY_MODELS = (
     "tiny-llama",
@@ -45,6 +45,16 @@ TINY_MODELS = (
     "tiny-gemma3",
 )
 TINY_PROMPT_LENGTHS = (1, 7, 40, 150)  # the windows of the tiny models are 24 tokens
+# Real widths and head counts, few layers: (shape, format, layers, prompt lengths).
+SHAPED_MODELS = (
+    ("llama-3.2-1b", "q4_k_m", 2, (9, 200)),
+    ("mistral-7b", "q4_k_m", 1, (64,)),
+    ("mixtral-tiny", "q5_k_m", 2, (9, 200)),
+    ("qwen2.5-0.5b", "q8_0", 2, (9, 200)),
+    ("qwen3-0.6b", "q6_k", 2, (9, 200)),
+    ("gemma-3-270m", "hf", 6, (9, 600)),
+)
+NUM_NEW_TOKENS_SHAPED = 8
 SCORED_PROMPTS = ("english", "python", "emoji", "one_token", "chat", "long")
 
 
@@ -188,11 +198,13 @@ def rounded(values: list[float]) -> list[float]:
 
 
 @torch.no_grad()
-def run_prompt(model: torch.nn.Module, prompt: list[int], *, is_scored: bool) -> dict[str, Any]:
+def run_prompt(
+    model: torch.nn.Module, prompt: list[int], *, is_scored: bool, num_tokens: int = NUM_NEW_TOKENS
+) -> dict[str, Any]:
     """Greedy continuation past any end token, with log-probabilities and the best two logits' distance."""
     ids, past = torch.tensor([prompt]), None
     token_ids, logprobs, margins, scores = [], [], [], None
-    for step in range(NUM_NEW_TOKENS):
+    for step in range(num_tokens):
         out = model(input_ids=ids, past_key_values=past, use_cache=True)
         past = out.past_key_values
         logits = out.logits[0].double()
@@ -254,18 +266,19 @@ def weights_digest(path: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def make_tiny(like: str, weight_format: str) -> None:
+def make_random(like: str, weight_format: str, layers: int | None, lengths: tuple[int, ...], num_tokens: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         suffix = "" if weight_format.startswith("hf") else ".gguf"
         path = Path(folder) / f"model{suffix}"
-        make_random_model(like, weight_format, path, seed=TINY_SEED)
+        make_random_model(like, weight_format, path, layers=layers, seed=SEED)
         model, digest = load_reference(path), weights_digest(path)
-    random = np.random.default_rng(TINY_SEED)
+    random = np.random.default_rng(SEED)
     cases = []
-    for length in TINY_PROMPT_LENGTHS:
+    for length in lengths:
         prompt = random.integers(0, model.config.vocab_size, length).tolist()
-        cases.append({"name": f"random_{length}"} | run_prompt(model, prompt, is_scored=length == 40))
-    content = {"versions": versions(), "like": like, "format": weight_format, "seed": TINY_SEED}
+        case = run_prompt(model, prompt, is_scored=length == 40, num_tokens=num_tokens)
+        cases.append({"name": f"random_{length}"} | case)
+    content = {"versions": versions(), "like": like, "format": weight_format, "layers": layers, "seed": SEED}
     write_golden(f"{like}.{weight_format}", content | {"weights_sha256": digest, "cases": cases})
 
 
@@ -277,7 +290,9 @@ def main() -> None:
         make_real(arguments.gguf)
     for like in TINY_MODELS:
         for weight_format in TINY_FORMATS:
-            make_tiny(like, weight_format)
+            make_random(like, weight_format, None, TINY_PROMPT_LENGTHS, NUM_NEW_TOKENS)
+    for like, weight_format, layers, lengths in SHAPED_MODELS:
+        make_random(like, weight_format, layers, lengths, NUM_NEW_TOKENS_SHAPED)
 
 
 if __name__ == "__main__":

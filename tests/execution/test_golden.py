@@ -19,6 +19,7 @@ from kvist.weights.random_model import HF_FORMATS, make_random_model
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TINY = sorted(path.stem for path in GOLDEN.glob("tiny-*.json"))
+SHAPED = sorted(path.stem for path in GOLDEN.glob("*.*.json") if not path.stem.startswith("tiny-"))
 REAL = json.loads((GOLDEN / "smollm2-135m-instruct.json").read_text())
 
 TIE = 1e-3  # two logits nearer than this may change places between implementations
@@ -60,17 +61,26 @@ def assert_generates(executor, case, num_tokens: int) -> None:
     assert loop.requests["golden"].output[:until] == case["token_ids"][:until]
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_tiny_models_match_transformers(name, tmp_path):
+def check_random_model(name, folder) -> None:
+    """Make the model again from its seed and compare every case."""
     golden = json.loads((GOLDEN / f"{name}.json").read_text())
-    is_folder = golden["format"] in HF_FORMATS
-    path = make_random_model(
-        golden["like"], golden["format"], tmp_path / ("model" if is_folder else "model.gguf"), seed=golden["seed"]
-    )
-    executor = load_model_executor(open_checkpoint(path), EngineConfig(), num_blocks=32)
+    path = folder / ("model" if golden["format"] in HF_FORMATS else "model.gguf")
+    make_random_model(golden["like"], golden["format"], path, layers=golden["layers"], seed=golden["seed"])
+    executor = load_model_executor(open_checkpoint(path), EngineConfig(), num_blocks=64)
     for case in golden["cases"]:
         assert_matches(executor, case)
         assert_generates(executor, case, len(case["token_ids"]))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_models_match_transformers(name, tmp_path):
+    check_random_model(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPED)
+def test_models_of_real_widths_match_transformers(name, tmp_path):
+    check_random_model(name, tmp_path)
 
 
 @pytest.mark.model

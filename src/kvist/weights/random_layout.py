@@ -1,7 +1,7 @@
 """Which tensors a random model has, under both their names, and how large their numbers are.
 
-Scales keep activations near 1 and let every layer matter more than the token's own embedding: else the most likely
-next token of a random model is the last one, for ever.
+Scales keep activations near 1, let every layer matter more than the token's own embedding, and make attention sharp:
+else the most likely next token of a random model is always the last one, or that of the history's average.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _attention(shape: ModelShape, gguf: str, hf: str) -> Iterator[LogicalTensor]
     hidden = shape.hidden_size
     q_size, kv_size = shape.num_q_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     yield _norm(gguf + "attn_norm.weight", hf + "input_layernorm.weight", hidden)
-    for name, size, gain in (("q", q_size, 1.4), ("k", kv_size, 1.4), ("v", kv_size, 1.0)):
+    for name, size, gain in (("q", q_size, 2.0), ("k", kv_size, 2.0), ("v", kv_size, 1.0)):
         is_rotated = name != "v"
         yield LogicalTensor(
             gguf=f"{gguf}attn_{name}.weight", hf=f"{hf}self_attn.{name}_proj.weight", shape=(size, hidden),
@@ -71,10 +71,10 @@ def _attention(shape: ModelShape, gguf: str, hf: str) -> Iterator[LogicalTensor]
                 kind="vector",
             )  # fmt: skip
         if shape.has_qk_norm and is_rotated:
-            yield _norm(f"{gguf}attn_{name}_norm.weight", f"{hf}self_attn.{name}_norm.weight", shape.head_dim)
+            yield _norm(f"{gguf}attn_{name}_norm.weight", f"{hf}self_attn.{name}_norm.weight", shape.head_dim, mean=2.0)
     yield LogicalTensor(
         gguf=gguf + "attn_output.weight", hf=hf + "self_attn.o_proj.weight", shape=(hidden, q_size),
-        std=2.0 / q_size**0.5,
+        std=4.0 / q_size**0.5,
     )  # fmt: skip
     if shape.is_gemma:
         yield _norm(gguf + "post_attention_norm.weight", hf + "post_attention_layernorm.weight", hidden, mean=2.0)
@@ -92,7 +92,7 @@ def _feed_forward(shape: ModelShape, gguf: str, hf: str) -> Iterator[LogicalTens
             std=1.0 / hidden**0.5, kind="router",
         )  # fmt: skip
     for name, expert_name, size in matrices:
-        gain = 1.5 if name == "down" else 1.0
+        gain = 3.0 if name == "down" else 1.0
         if shape.num_experts is None:
             yield LogicalTensor(
                 gguf=f"{gguf}ffn_{name}.weight", hf=f"{hf}mlp.{name}_proj.weight", shape=size,
@@ -104,4 +104,4 @@ def _feed_forward(shape: ModelShape, gguf: str, hf: str) -> Iterator[LogicalTens
                 std=gain / size[1] ** 0.5, num_experts=shape.num_experts,
             )  # fmt: skip
     if shape.is_gemma:
-        yield _norm(gguf + "post_ffw_norm.weight", hf + "post_feedforward_layernorm.weight", hidden, mean=2.0)
+        yield _norm(gguf + "post_ffw_norm.weight", hf + "post_feedforward_layernorm.weight", hidden, mean=4.0)

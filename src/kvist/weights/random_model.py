@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]  # bytes written, bytes in all
 _ROPE_FACTORS = "rope_freqs.weight"
 # What a K-quant gives way to where rows do not fill its blocks of 256, as is usual in GGUF files.
 _FALLBACKS = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-_ROUNDING: dict[str, Literal["bf16", "64ths"]] = {"norm": "64ths", "vector": "bf16", "router": "bf16"}
+_ROUNDING: dict[str, Literal["bf16", "32nds"]] = {"norm": "32nds", "vector": "bf16", "router": "bf16"}
 _HF_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 

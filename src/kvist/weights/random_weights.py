@@ -30,7 +30,7 @@ _CHUNK_BYTES = 32 << 20
 class RandomMatrix:
     """[rows, columns] of normal numbers. key: what seeds it.
 
-    rounding: to what the coarsest unquantized format can hold, so that it is the same in every file; steps of 1/64
+    rounding: to what the coarsest unquantized format can hold, so that it is the same in every file; steps of 1/32
     stay exact when the mean is added. interleaved_head_dim: write the rows of each head so that its two halves
     alternate, as GGUF files do for rope.
     """
@@ -40,7 +40,7 @@ class RandomMatrix:
     columns: int
     std: float
     mean: float = 0.0
-    rounding: Literal["none", "bf16", "64ths"] = "none"
+    rounding: Literal["none", "bf16", "32nds"] = "none"
     interleaved_head_dim: int | None = None
 
 
@@ -73,8 +73,8 @@ class RandomWeights:
     def _exact(self, matrix: RandomMatrix, weight_format: WeightFormat, generator: np.random.Generator) -> Bytes:
         values = generator.standard_normal((matrix.rows, matrix.columns), dtype=np.float32)
         values *= np.float32(matrix.std)
-        if matrix.rounding == "64ths":
-            values = (np.rint(values * 64) / 64).astype(np.float32)
+        if matrix.rounding == "32nds":
+            values = (np.rint(values * 32) / 32).astype(np.float32)
         elif matrix.rounding == "bf16":
             values = dequantize(quantize(values, BF16), BF16).reshape(values.shape)
         values += np.float32(matrix.mean)

@@ -1,0 +1,87 @@
+"""The memory table: what decides the pool, and that its figures are those of the real arrays."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvist.config.cache_config import CacheConfig
+from kvist.core.errors import ConfigError
+from kvist.execution.memory_model import memory_table
+from kvist.models.registry import read_model
+from kvist.weights.checkpoint import open_checkpoint
+
+PER_TOKEN = 2 * 2 * 2 * 16 * 4  # K and V, layers, heads, head size, float32
+
+
+@pytest.fixture
+def spec(tiny_model):
+    return read_model(open_checkpoint(tiny_model("llama"))).spec
+
+
+def table(spec, *, max_num_seqs=4, max_model_len=None, free_bytes=1 << 40, **cache):
+    return memory_table(
+        spec,
+        CacheConfig(**cache),
+        max_num_batched_tokens=256,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        free_bytes=free_bytes,
+    )
+
+
+def test_the_pool_is_what_all_requests_can_use_if_memory_is_plenty(spec):
+    sized = table(spec)
+    assert (sized.num_blocks, sized.num_blocks_by) == (4 * 4096 // 16, "max_num_seqs x max_model_len")
+    assert table(spec, max_model_len=100).num_blocks == 25
+    assert table(spec, max_model_len=10**9).num_blocks == sized.num_blocks
+
+
+def test_the_pool_is_a_quarter_of_the_free_memory_if_that_is_less(spec):
+    sized = table(spec, free_bytes=4 * 10 * 16 * PER_TOKEN + 5)
+    assert (sized.num_blocks, sized.num_blocks_by) == (10, "a quarter of the free memory")
+    assert sized.kv_pool_bytes == 10 * 16 * PER_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("cache", "num_blocks"),
+    [
+        ({"num_blocks": 7, "kv_cache_bytes": 1 << 30}, 7),
+        ({"max_total_tokens": 100}, 7),
+        ({"kv_cache_bytes": 16 * PER_TOKEN * 9 + 1}, 9),
+        ({"kv_cache_bytes": 16 * PER_TOKEN * 9 + 1, "kv_cache_dtype": "float16"}, 18),
+        ({"max_total_tokens": 100, "block_size": 32}, 4),
+    ],
+)
+def test_an_explicit_size_wins(spec, cache, num_blocks):
+    assert table(spec, free_bytes=0, **cache).num_blocks == num_blocks
+
+
+def test_a_pool_too_small_names_the_flag_and_a_value_that_fits(spec):
+    with pytest.raises(ConfigError, match=f"kv-cache-bytes to {2 * 16 * PER_TOKEN}"):
+        table(spec, kv_cache_bytes=16 * PER_TOKEN)
+    with pytest.raises(ConfigError, match="a quarter of the free memory"):
+        table(spec, free_bytes=100)
+
+
+def test_weights_and_kv_figures_are_those_of_the_arrays(spec, tiny_executor):
+    executor, sized = tiny_executor("llama", num_blocks=11), table(spec, num_blocks=11)
+    weights = [*executor._weights.shared.values(), *(w for layer in executor._weights.layers for w in layer.values())]
+    assert sized.weight_bytes == sum(weight.nbytes for weight in weights)
+    keys, values = executor._kv._keys, executor._kv._values
+    assert sized.kv_pool_bytes == keys.nbytes + values.nbytes
+    assert sized.total_bytes == sized.weight_bytes + sized.workspace_bytes + sized.kv_pool_bytes
+
+
+def test_workspace_grows_with_the_token_budget(spec):
+    small, large = (
+        memory_table(
+            spec,
+            CacheConfig(),
+            max_num_batched_tokens=budget,
+            max_num_seqs=1,
+            max_model_len=None,
+            free_bytes=1 << 30,
+        ).workspace_bytes
+        for budget in (16, 4096)
+    )
+    assert small < large < 64 << 20
