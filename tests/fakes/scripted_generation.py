@@ -153,6 +153,8 @@ class CharacterEncoder:
             raise InvalidRequestError("no such token id", param="prompt")
         return list(ids) if truncate_prompt_tokens is None else list(ids[-truncate_prompt_tokens:])
 
+    encode = encode_text
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in token_ids if token != 1 or not skip_special_tokens)
 

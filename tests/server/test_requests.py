@@ -111,6 +111,9 @@ def test_bad_values_name_their_field(call: Call, route: str, body: dict[str, obj
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": [10**30]}, "prompt"),
         ({"prompt": ["a"] * 1025}, "prompt"),
+        ({"prompt": ["a"] * 100, "n": 11}, "n"),
+        ({"prompt": [5] * 513}, "prompt"),
+        ({"prompt": [[5], [6] * 513]}, "prompt"),
         ({"prompt": "a" * 600}, "prompt"),
         ({"prompt": "a", "best_of": 3}, "best_of"),
         ({"prompt": "a", "suffix": "end"}, "suffix"),
@@ -241,7 +244,9 @@ def test_lengths_default_to_what_fits(call: Call) -> None:
 def test_prompts_can_be_truncated_from_the_left(call: Call) -> None:
     generator = ScriptedGenerator()
     call("POST", "/v1/completions", json={"prompt": [5, 6, 7], "truncate_prompt_tokens": 2}, generator=generator)
-    assert list(generator.requests[0].prompt_token_ids) == [6, 7]
+    long = {"prompt": list(range(900)), "truncate_prompt_tokens": 2}
+    call("POST", "/v1/completions", json=long, generator=generator)
+    assert [list(request.prompt_token_ids) for request in generator.requests] == [[6, 7], [898, 899]]
 
 
 def test_tokenize_gives_the_ids_that_the_engine_gets_and_detokenize_undoes_it(call: Call) -> None:

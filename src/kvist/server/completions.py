@@ -17,7 +17,6 @@ from kvist.server.backend import ServerState
 from kvist.server.disconnect import DisconnectGuard
 from kvist.server.event_stream import EventStreamResponse
 from kvist.server.generation_call import (
-    MAX_PROMPTS,
     GenerationCall,
     IndexedUpdates,
     PromptResult,
@@ -27,8 +26,8 @@ from kvist.server.generation_call import (
     run,
     total_usage,
 )
-from kvist.server.openai_schema import CompletionRequest, StreamOptions, TextOrTokens
-from kvist.server.prompt_encoding import encode_prompt
+from kvist.server.openai_schema import CompletionRequest, StreamOptions
+from kvist.server.prompt_encoding import MAX_SAMPLES, encode_prompt, parse_prompts
 from kvist.server.request_body import parse_body, read_json_object
 from kvist.server.sampling_options import completion_sampling
 from kvist.server.stream_chunks import ChunkWriter
@@ -51,7 +50,13 @@ async def completions(request: Request) -> Response:
     sampling = completion_sampling(body, call.backend.generator.model.default_sampling)
     if body.stream and body.echo and body.logprobs is not None:
         raise InvalidRequestError("echo with logprobs is not streamed; set stream=false", param="echo")
-    parts = parse_prompts(body.prompt)
+    max_tokens, truncates = call.backend.generator.model.max_model_len, body.truncate_prompt_tokens is not None
+    parts = parse_prompts(body.prompt, max_tokens=max_tokens, keep_last=truncates)
+    if len(parts) * sampling.n > MAX_SAMPLES:
+        raise InvalidRequestError(
+            f"{len(parts)} prompts times n = {sampling.n} are more than {MAX_SAMPLES} samples; send several requests",
+            param="n",
+        )
     encoder = call.backend.encoder
     prompts = []
     for part in parts:
@@ -72,25 +77,6 @@ async def completions(request: Request) -> Response:
         results = await gather_results(call, updates, num_prompts=len(prompts), num_samples=sampling.n)
     answer = _answer(results, call, body, prompts)
     return Response(answer, 200, call.headers, media_type="application/json")
-
-
-def parse_prompts(prompt: TextOrTokens) -> list[str | list[int]]:
-    """Accept a text, a list of texts, a list of token ids or a list of such lists. Raises InvalidRequestError."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise InvalidRequestError("prompt is an empty list; give text or at least one token id", param="prompt")
-    if all(type(item) is int for item in prompt):
-        return [prompt]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidRequestError(f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS}", param="prompt")
-    for item in prompt:
-        is_tokens = isinstance(item, list) and item and all(type(token) is int for token in item)
-        if not (isinstance(item, str) or is_tokens):
-            raise InvalidRequestError(
-                "prompt must be text, a list of texts, a list of token ids or a list of such lists", param="prompt"
-            )
-    return list(prompt)
 
 
 def _echo_text(encoder: TextEncoder, part: str | list[int], token_ids: list[int], body: CompletionRequest) -> str:

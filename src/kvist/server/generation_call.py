@@ -28,7 +28,6 @@ from kvist.server.error_responses import GenerationFailedError
 from kvist.server.openai_schema import GenerationFields
 from kvist.server.update_streams import merged, start_all
 
-MAX_PROMPTS = 1024
 MAX_PRIORITY = 2**31 - 1
 NO_USAGE = Usage(0, 0, 0)
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")

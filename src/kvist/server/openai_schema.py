@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-TextOrTokens = str | list[Any]  # Any: list[str], list[int] or list[list[int]]; checked by completions.parse_prompts
+TextOrTokens = str | list[Any]  # Any: list[str], list[int] or list[list[int]]; checked by prompt_encoding.parse_prompts
 Message = dict[str, Any]  # Any: checked by the chat template
 
 

@@ -5,11 +5,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kvist.core.errors import InvalidRequestError
-from kvist.server.openai_schema import ChatCompletionRequest, CompletionRequest, TokenizeRequest
+from kvist.core.errors import InvalidRequestError, RequestTooLongError
+from kvist.server.openai_schema import ChatCompletionRequest, CompletionRequest, TextOrTokens, TokenizeRequest
 from kvist.tokenization.text_encoder import ChatOptions, TextEncoder
 
+MAX_SAMPLES = 1024  # of one call, over all its prompts
 LONG_TEXT_CHARS = 4096  # encoding less takes no longer than switching to a thread
+
+
+def parse_prompts(prompt: TextOrTokens, *, max_tokens: int, keep_last: bool = False) -> list[str | list[int]]:
+    """Accept a text, a list of texts, a list of token ids or a list of such lists. Raises InvalidRequestError.
+
+    Ids beyond `max_tokens` are refused, or the last ones kept, before anything is done with each of them.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("prompt is an empty list; give text or at least one token id", param="prompt")
+    if type(prompt[0]) is int:
+        return [_parse_tokens(prompt, max_tokens, keep_last=keep_last)]
+    if len(prompt) > MAX_SAMPLES:
+        raise InvalidRequestError(f"prompt holds {len(prompt)} prompts; at most {MAX_SAMPLES}", param="prompt")
+    return [item if isinstance(item, str) else _parse_tokens(item, max_tokens, keep_last=keep_last) for item in prompt]
+
+
+def _parse_tokens(item: object, max_tokens: int, *, keep_last: bool) -> list[int]:
+    if isinstance(item, list) and len(item) > max_tokens:
+        if not keep_last:
+            raise RequestTooLongError(
+                f"the prompt has {len(item)} tokens; the model's context is {max_tokens}", param="prompt"
+            )
+        item = item[-max_tokens:]
+    if not isinstance(item, list) or not item or not all(type(token) is int for token in item):
+        raise InvalidRequestError(
+            "prompt must be text, a list of texts, a list of token ids or a list of such lists", param="prompt"
+        )
+    return item
 
 
 async def encode_prompt(encoder: TextEncoder, prompt: str | list[int], body: CompletionRequest) -> list[int]:

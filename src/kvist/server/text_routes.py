@@ -11,7 +11,7 @@ from starlette.responses import Response
 from kvist.core.errors import InvalidRequestError
 from kvist.server.backend import ServerState
 from kvist.server.openai_schema import DetokenizeRequest, TokenizeRequest
-from kvist.server.prompt_encoding import encode_messages, encode_text
+from kvist.server.prompt_encoding import encode_messages
 from kvist.server.request_body import parse_body, read_json_object
 
 
@@ -23,7 +23,10 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        tokens = await encode_text(backend.encoder, body.prompt, add_special_tokens=body.add_special_tokens)
+        # Straight to the tokenizer: text may be counted that is longer than the context.
+        tokens = await asyncio.to_thread(
+            backend.encoder.tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens is not False
+        )
     else:
         tokens = await encode_messages(backend.encoder, body)
     token_text = backend.encoder.tokenizer.token_text
