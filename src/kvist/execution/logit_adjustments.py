@@ -95,25 +95,30 @@ def kept_probabilities(logits: NDArray[np.float32], params: SamplingParams) -> N
         (logits.astype(np.float64) - best) / params.temperature
     )  # the best one is 1
     if 0 < params.top_k < len(probabilities):
-        kept = best_ids(probabilities, params.top_k)
-        probabilities = _only(probabilities, kept)
+        probabilities = _keep_best(probabilities, params.top_k)
     if params.top_p < 1.0:
-        probabilities = _only(probabilities, _nucleus(probabilities, params.top_p))
+        probabilities = _keep_best(probabilities, _nucleus_size(probabilities, params.top_p))
     if params.min_p > 0.0:
         probabilities[probabilities < params.min_p] = 0.0
     return probabilities
 
 
-def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
-    """Ids of the fewest best tokens whose share reaches `top_p`; at least one."""
-    wanted = top_p * probabilities.sum()
-    num_best = 256
-    while True:  # sorting the whole vocabulary is rarely needed
-        ids = best_ids(probabilities, num_best)
-        reached = np.cumsum(probabilities[ids])
-        if reached[-1] >= wanted or len(ids) == len(probabilities):
-            return ids[: int(np.searchsorted(reached, wanted, side="left")) + 1]
-        num_best *= 8
+def _nucleus_size(probabilities: NDArray[np.float64], top_p: float) -> int:
+    """How many of the best tokens it takes for their share to reach `top_p`; at least one."""
+    reached = np.cumsum(np.sort(probabilities)[::-1])
+    return int(np.searchsorted(reached, top_p * reached[-1], side="left")) + 1
+
+
+def _keep_best(probabilities: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """All but the `count` largest set to zero; of equals on the edge the lowest ids stay. Sorts nothing."""
+    if count >= len(probabilities):
+        return probabilities
+    edge = np.partition(probabilities, len(probabilities) - count)[len(probabilities) - count]
+    above = probabilities > edge
+    at_edge = np.flatnonzero(probabilities == edge)[: count - np.count_nonzero(above)]
+    kept = np.where(above, probabilities, 0.0)
+    kept[at_edge] = edge
+    return kept
 
 
 def best_ids(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
@@ -125,12 +130,6 @@ def best_ids(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
     candidates = np.flatnonzero(values >= threshold)
     order = np.argsort(-values[candidates], kind="stable")  # candidates ascend, so equals stay in id order
     return candidates[order[:count]]
-
-
-def _only(probabilities: NDArray[np.float64], kept: NDArray[np.int64]) -> NDArray[np.float64]:
-    out = np.zeros_like(probabilities)
-    out[kept] = probabilities[kept]
-    return out
 
 
 def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.float32], param: str) -> NDArray[np.int64]:

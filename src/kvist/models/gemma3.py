@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from kvist.core.errors import CheckpointError, UnsupportedModelError
 from kvist.core.model_spec import LayerSpec, ModelSpec
+from kvist.models.decoder_parts import feed_forward, output_logits, self_attention
 from kvist.models.dimensions import Dimensions, hf_rope_scaling, model_metadata, read_dimensions
-from kvist.models.llama_block import feed_forward, output_logits, self_attention
 from kvist.models.metadata import Metadata
 from kvist.models.ops import Operations
 from kvist.models.weight_sources import (

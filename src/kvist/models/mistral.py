@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kvist.core.model_spec import ModelSpec
+from kvist.models import llama
 from kvist.models.dimensions import read_dimensions
-from kvist.models.llama_block import llama_forward, llama_weight_sources
 from kvist.weights.checkpoint import Checkpoint
 
 MODEL_TYPE = "mistral"
 HF_MODEL_TYPES: tuple[str, ...] = ("mistral",)
 
-weight_sources = llama_weight_sources
-forward = llama_forward
+weight_sources = llama.weight_sources
+forward = llama.forward
 
 
 def parse_spec(checkpoint: Checkpoint) -> ModelSpec:

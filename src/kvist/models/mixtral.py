@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from kvist.core.errors import CheckpointError
 from kvist.core.model_spec import ModelSpec, MoESpec
+from kvist.models.decoder_parts import output_logits, self_attention
 from kvist.models.dimensions import read_dimensions
-from kvist.models.llama_block import output_logits, self_attention
 from kvist.models.ops import Operations
 from kvist.models.weight_sources import (
     ModelWeights,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvist.core.model_spec import LayerSpec, ModelSpec
+from kvist.models import llama
 from kvist.models.dimensions import Dimensions, model_metadata, read_dimensions
-from kvist.models.llama_block import llama_forward, llama_weight_sources
 from kvist.weights.checkpoint import Checkpoint
 
 MODEL_TYPE = "qwen2"
 HF_MODEL_TYPES: tuple[str, ...] = ("qwen2",)
 
-weight_sources = llama_weight_sources
-forward = llama_forward
+weight_sources = llama.weight_sources
+forward = llama.forward
 
 
 def parse_spec(checkpoint: Checkpoint) -> ModelSpec:

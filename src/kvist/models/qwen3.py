@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from kvist.core.errors import UnsupportedModelError
 from kvist.core.model_spec import ModelSpec
+from kvist.models import llama
 from kvist.models.dimensions import model_metadata, read_dimensions
-from kvist.models.llama_block import llama_forward, llama_weight_sources
 from kvist.models.qwen2 import qwen_layers
 from kvist.weights.checkpoint import Checkpoint
 
 MODEL_TYPE = "qwen3"
 HF_MODEL_TYPES: tuple[str, ...] = ("qwen3",)
 
-weight_sources = llama_weight_sources
-forward = llama_forward
+weight_sources = llama.weight_sources
+forward = llama.forward
 
 
 def parse_spec(checkpoint: Checkpoint) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""The pre-norm decoder layer that Llama made common, in the two halves that its descendants combine."""
+"""What the supported decoders have in common: attention, gated feed-forward, the way out. Their files combine them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,10 @@ from typing import TypeVar
 
 from kvist.core.model_spec import ModelSpec
 from kvist.models.ops import Operations
-from kvist.models.weight_sources import (
-    ModelWeights,
-    TensorNames,
-    WeightSource,
-    attention_weights,
-    feed_forward_weights,
-    norm_weight,
-    outer_weights,
-)
+from kvist.models.weight_sources import ModelWeights
 
 T = TypeVar("T")
 W = TypeVar("W")
-
-
-def llama_weight_sources(spec: ModelSpec, names: TensorNames) -> list[WeightSource]:
-    """The weights of `llama_forward`."""
-    sources = outer_weights(spec, names)
-    for i in range(spec.num_layers):
-        sources.append(norm_weight(spec, names, i, "attention_norm", "attn_norm", "input_layernorm"))
-        sources += attention_weights(spec, names, i)
-        sources.append(norm_weight(spec, names, i, "ffn_norm", "ffn_norm", "post_attention_layernorm"))
-        sources += feed_forward_weights(spec, names, i)
-    return sources
-
-
-def llama_forward(spec: ModelSpec, ops: Operations[T, W], weights: ModelWeights[W]) -> None:
-    """x + attention(norm(x)), then x + feed_forward(norm(x)), for every layer."""
-    x = ops.embed(weights.shared["embed"], scale=spec.embedding_scale)
-    for i, w in enumerate(weights.layers):
-        normed = ops.rms_norm(x, w["attention_norm"], eps=spec.norm_eps)
-        x = ops.add(x, self_attention(spec, ops, weights, i, normed))
-        normed = ops.rms_norm(x, w["ffn_norm"], eps=spec.norm_eps)
-        x = ops.add(x, feed_forward(spec, ops, w, normed))
-    output_logits(spec, ops, weights, x)
 
 
 def self_attention(spec: ModelSpec, ops: Operations[T, W], weights: ModelWeights[W], layer_index: int, x: T) -> T:
