@@ -173,6 +173,15 @@ def test_llama3_style_files_get_their_bos_unless_they_say_otherwise():
     assert make_tokenizer(byte_level_metadata(pre="qwen2")).traits.prefix_ids == ()
 
 
+def test_well_known_ends_of_turns_are_found_whatever_the_file_lists():
+    metadata = byte_level_metadata(
+        control=("<|endoftext|>", "<s>", "</s>", "<|eot_id|>"), user_defined=["<end_of_turn>"]
+    )
+    tokenizer = make_tokenizer(metadata)
+    ends = {tokenizer.token_text(index) for index in tokenizer.eos_token_ids}
+    assert ends == {"</s>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>"}
+
+
 def test_qwen2_composes_characters_first():
     assert TOKENIZERS["qwen2"].encode("e\u0301") == TOKENIZERS["qwen2"].encode("é")
 

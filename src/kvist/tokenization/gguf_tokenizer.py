@@ -16,7 +16,7 @@ from kvist.tokenization.gguf_pre_tokenizers import PRE_TOKENIZER_RULES, PreToken
 from kvist.tokenization.library_errors import checkpoint_errors
 from kvist.tokenization.tokenizer import TokenizerTraits
 
-# Control tokens that end a turn or a text whatever the metadata names; many files list only one of several.
+# Tokens that end a turn or a text whatever else the metadata names; many files list only one of several.
 END_OF_GENERATION_TEXTS = frozenset(
     {
         "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
@@ -114,7 +114,8 @@ class GGUFVocabulary:
         add_bos = self._flag("add_bos_token", default=not self.byte_level or self.rule.adds_bos)
         add_eos = self._flag("add_eos_token", default=False)
         ends = [index for key in _END_KEYS if (index := self._id(key)) is not None]
-        ends += [self.ids[text] for text in self.with_type(TokenType.CONTROL) if text in END_OF_GENERATION_TEXTS]
+        markup = self.with_type(TokenType.CONTROL, TokenType.USER_DEFINED)  # some converters write these as the latter
+        ends += [self.ids[text] for text in markup if text in END_OF_GENERATION_TEXTS]
         named = {name: index for name, key in _NAMED_KEYS.items() if (index := self._id(key)) is not None}
         return TokenizerTraits(
             vocab_size=len(self.tokens),
