@@ -42,6 +42,11 @@ def test_a_chat_is_rendered_and_the_assistants_turn_opened():
         ),
         ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
         ("{% if tools is none and documents is none %}plain{% endif %}", "plain"),
+        ("{{ ' a b ' | trim | upper | replace('A', 'c') }}{{ ['x', 'y'] | join(', ') }}{{ ['x'] }}", "c Bx, y['x']"),
+        (
+            "{{ 'x\ny' | indent(2) }}{{ '-'.join(['1', '2']) }}{{ messages | map(attribute='role') | join }}",
+            "x\n  y1-2user",
+        ),
         ("{{ 'a' ~ 1 ~ 'b' }}{{ '%02d' % 7 }}{{ '{:>3}'.format(5) }}", "a1b07  5"),
     ],
 )
@@ -56,7 +61,7 @@ def test_the_final_message_is_left_open_to_be_continued():
 
     trimming = "{% for message in messages %}[{{ message.content | trim }}]{% endfor %}"
     text = render(trimming, messages, add_generation_prompt=False, continue_final_message=True)
-    assert text == "[Hi][Once upon "
+    assert text == "[Hi][Once upon"
 
     parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     text = render(CHATML_TEMPLATE, parts, add_generation_prompt=False, continue_final_message=True)
@@ -145,6 +150,15 @@ def test_what_the_template_raises_names_the_messages():
         "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
         "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+        "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x ~ 'a' }}",
+        "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | upper }}",
+        "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ '%s' % n.x }}",
+        "{% set n = namespace(x='aa') %}{% for i in range(9) %}{% set n.x = n.x | replace('a', n.x) %}{% endfor %}",
+        "{% set n = namespace(x='aa') %}{% for i in range(9) %}{% set n.x = n.x.replace('a', n.x) %}{% endfor %}",
+        "{% set n = namespace(x='aa') %}{% for i in range(9) %}{% set n.x = n.x | join(n.x) %}{% endfor %}",
+        "{% set n = namespace(x='aa') %}{% for i in range(9) %}{% set n.x = n.x.join(n.x) %}{% endfor %}",
+        "{{ ('\n' * 1000000) | indent(9999) }}",
         "{{ 'a' * 1000000000 }}",
         "{{ messages * 1000000000 }}",
         "{{ '%999999999d' % 1 }}",

@@ -14,7 +14,7 @@ from kvist.tokenization.chat_messages import ChatMessage, flatten_content
 from kvist.tokenization.template_sandbox import ChatTemplateEnvironment, render_bounded
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
-_END_MARK = "\ufdd4"  # a noncharacter of Unicode: never in real text
+_END_MARK = "\ufdd4 "  # a noncharacter of Unicode, never in real text, and a space that shows whether text is trimmed
 _RESERVED = frozenset({"messages", "add_generation_prompt", "tools", "documents", "raise_exception", "strftime_now"})
 # What template code, which is any expression over the messages, can raise.
 _TEMPLATE_ERRORS = (
@@ -117,7 +117,7 @@ def _loops_over_content(tree: nodes.Template) -> bool:
 
 
 def _with_end_mark(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return `messages` with a mark at the end of the last one's text. It shields trailing spaces from trimming."""
+    """Return `messages` with a mark at the end of the last one's text."""
     final = messages[-1]
     content = final["content"]
     if isinstance(content, str):
@@ -128,9 +128,10 @@ def _with_end_mark(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _cut_at_mark(text: str) -> str:
-    end = text.rfind(_END_MARK)
+    """Return `text` up to the mark; without spaces at its end, if the template has trimmed the message."""
+    end = text.rfind(_END_MARK[0])
     if end < 0:
         raise InvalidRequestError(
             "continue_final_message: the template does not show the last message's text", param="continue_final_message"
         )
-    return text[:end]
+    return text[:end] if text.startswith(_END_MARK, end) else text[:end].rstrip()
