@@ -12,6 +12,8 @@ import time
 
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import CheckpointError
+from kvist.core.request import NewRequest
+from kvist.core.request_events import RequestEvent
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
 from kvist.engine.engine_core import EngineCore
@@ -26,6 +28,16 @@ from kvist.simulator.simulated_executor import SimulatedExecutor, SimulatedStep,
 
 VOCAB_SIZE = 300
 FAILING_TOKEN = 13  # a prompt that is this token alone makes its step raise
+CRASHING_TOKEN = 14  # and this one the step loop itself
+
+
+class CrashingCore(EngineCore):
+    """Raises where nothing should, when it is told to."""
+
+    def add_request(self, new: NewRequest, now: float) -> list[RequestEvent]:
+        if new.prompt_token_ids == CRASHING_TOKEN.to_bytes(4, "little"):
+            raise RuntimeError("a bug in the scheduler")
+        return super().add_request(new, now)
 
 
 class PacedExecutor:
@@ -81,7 +93,7 @@ def build_simulated_engine(config: EngineConfig, report: ReportPhase) -> BuiltEn
         max_num_batched_tokens=token_budget,
         max_model_len=max_model_len,
     )
-    core = EngineCore(scheduler, PacedExecutor(executor))
+    core = CrashingCore(scheduler, PacedExecutor(executor))
     info = EngineInfo(
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import pytest
-from tests.fakes.simulated_engine import FAILING_TOKEN
+from tests.fakes.simulated_engine import CRASHING_TOKEN, FAILING_TOKEN
 from tests.runtime.clients import (
     FORMS,
     events_of,
@@ -152,6 +152,24 @@ def test_a_failing_step_fails_its_request_and_nothing_else(form: str) -> None:
             assert finish_of(await events_of(client, new_request("good"))).reason is FinishReason.LENGTH
             assert client.status().num_restarts == 0
             await rest(client)
+
+    asyncio.run(scenario())
+
+
+def test_a_crash_of_the_step_loop_fails_all_and_brings_up_a_new_engine(form: str) -> None:
+    async def scenario() -> None:
+        async with running(form) as client:
+            other = asyncio.create_task(events_of(client, new_request("other", max_tokens=900)))
+            await eventually(lambda: client.status().num_running == 1)
+            crashed = finish_of(await events_of(client, new_request("bad", prompt=[CRASHING_TOKEN])))
+            assert crashed.reason is FinishReason.ERROR
+            assert "a bug in the scheduler" in (crashed.error or "")
+            lost = finish_of(await other)
+            assert lost.reason is FinishReason.ERROR
+            assert lost.num_prompt_tokens == 40
+            await eventually(lambda: client.status().state == "ready")
+            assert client.status().num_restarts == 1
+            assert finish_of(await events_of(client, new_request("good"))).reason is FinishReason.LENGTH
 
     asyncio.run(scenario())
 

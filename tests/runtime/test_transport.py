@@ -18,7 +18,6 @@ from kvist.runtime.engine_process import ToEngine
 from kvist.runtime.messages import (
     Abort,
     Configure,
-    EngineLoad,
     EngineMessage,
     Refusal,
     ResetPrefixCache,
@@ -28,11 +27,12 @@ from kvist.runtime.messages import (
     WireError,
 )
 from kvist.runtime.transport import MAX_FRAME_BYTES, FrameDecoder, FrameEncoder, FrameError
+from kvist.scheduler.scheduler import SchedulerStatus
 
 LOGPROBS = TokenLogprobs(token_id=4, logprob=-0.5, rank=1, top_token_ids=[4, 5], top_logprobs=[-0.5, -1.5])
 TURN = Turn(
     time_s=1.5,
-    load=EngineLoad(1, 2, 3, 4, 5, 6),
+    load=SchedulerStatus(1, 2, 3, 4, 5, 6),
     batch=EventBatch(
         time_s=1.5,
         events=[

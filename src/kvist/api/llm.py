@@ -137,12 +137,19 @@ class LLM:
     def shutdown(self) -> None:
         """Abort what runs and free the model. Safe to call twice."""
         if not self._loop.is_closed():
+            self._run(self._cancel_running())
             self._run(self._llm.shutdown())
             self._run(self._loop.shutdown_asyncgens())
             self._run(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    async def _cancel_running(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     def __enter__(self) -> Self:
         return self

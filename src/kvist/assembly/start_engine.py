@@ -105,7 +105,7 @@ def make_client(config: EngineConfig, *, engine_client: str) -> SupervisedEngine
     if engine_client == "thread":
         return SupervisedEngineClient(lambda: ThreadLink(lambda report: build_engine(config, report), clock), clock)
     if engine_client == "process":
-        command = [sys.executable, "-m", "kvist.assembly.engine_child"]
+        command = [sys.executable, "-P", "-m", "kvist.assembly.engine_child"]
         return SupervisedEngineClient(lambda: ProcessLink(command, config), clock)
     raise ConfigError(f"engine_client is 'thread' or 'process', not {engine_client!r}")
 

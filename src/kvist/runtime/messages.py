@@ -10,6 +10,7 @@ from kvist.core.errors import EngineUnavailableError, InvalidRequestError, Kvist
 from kvist.core.request import NewRequest, RequestId
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
+from kvist.scheduler.scheduler import SchedulerStatus
 
 _ERROR_TYPES: dict[str, type[KvistError]] = {
     name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, KvistError)
@@ -103,22 +104,11 @@ class Refusal(msgspec.Struct, frozen=True):
     error: WireError
 
 
-class EngineLoad(msgspec.Struct, frozen=True, gc=False):
-    """Queues and blocks after a turn."""
-
-    num_running: int
-    num_waiting: int
-    num_waiting_tokens: int
-    num_total_blocks: int
-    num_free_blocks: int
-    num_evictable_blocks: int
-
-
 class Turn(msgspec.Struct, frozen=True, tag=True):
     """All that one turn of the step loop has to tell; an idle engine sends empty ones as a sign of life."""
 
     time_s: float
-    load: EngineLoad
+    load: SchedulerStatus
     batch: EventBatch | None = None
     refusals: list[Refusal] = []
     resets: list[tuple[int, bool]] = []

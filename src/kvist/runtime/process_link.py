@@ -27,6 +27,7 @@ from kvist.runtime.transport import FrameDecoder, FrameEncoder, FrameError
 
 log = logging.getLogger(__name__)
 
+CONNECT_DEADLINE_S = 120.0  # for a child to load its code, on a slow disk
 EXIT_GRACE_S = 5.0  # between asking a child to end and killing it
 
 
@@ -107,9 +108,11 @@ class ProcessLink:
         accepting = asyncio.ensure_future(loop.sock_accept(listener))
         try:
             exited: asyncio.Future[Any] = self._exited  # Any: `wait` takes futures of one type
-            await asyncio.wait([accepting, exited], return_when=asyncio.FIRST_COMPLETED)
-            if not accepting.done():
+            await asyncio.wait([accepting, exited], timeout=CONNECT_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
                 raise EngineUnavailableError(f"{_describe_exit(self._exited.result())} while starting")
+            if not accepting.done():
+                raise EngineUnavailableError(f"the engine process did not connect within {CONNECT_DEADLINE_S:.0f} s")
             connection, _ = accepting.result()
         finally:
             accepting.cancel()

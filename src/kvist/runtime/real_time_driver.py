@@ -14,7 +14,7 @@ from kvist.core.clock import Clock
 from kvist.core.errors import KvistError
 from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.engine.engine_core import EngineCore, OpenStep
-from kvist.runtime.messages import Abort, Command, EngineLoad, Refusal, ResetPrefixCache, Submit, Turn, WireError
+from kvist.runtime.messages import Abort, Command, Refusal, ResetPrefixCache, Submit, Turn, WireError
 
 HEARTBEAT_S = 1.0  # how often an idle engine says that it is alive
 RETRY_S = 0.005  # wait before asking again for a plan when requests exist but none may run yet
@@ -112,13 +112,4 @@ class RealTimeDriver:
         refusals: list[Refusal] | None = None,
         resets: list[tuple[int, bool]] | None = None,
     ) -> None:
-        status = self._core.status()
-        load = EngineLoad(
-            num_running=status.num_running,
-            num_waiting=status.num_waiting,
-            num_waiting_tokens=status.num_waiting_tokens,
-            num_total_blocks=status.num_total_blocks,
-            num_free_blocks=status.num_free_blocks,
-            num_evictable_blocks=status.num_evictable_blocks,
-        )
-        self._emit(Turn(self._clock.now_s(), load, batch, refusals or [], resets or []))
+        self._emit(Turn(self._clock.now_s(), self._core.status(), batch, refusals or [], resets or []))

@@ -9,15 +9,18 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from kvist.core.clock import Clock
+from kvist.core.errors import CheckpointError
 from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
 from kvist.engine.executor import Executor
+from kvist.weights.atomic_file import write_atomically
 
 STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 LONGEST_STEP_S = 0.2  # twice the aim of the budget: larger steps are not of interest
@@ -45,7 +48,7 @@ def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_toke
     Writes to the KV blocks and leaves no request behind: for an executor that has not served yet.
     """
     points: list[StepPoint] = []
-    sizes = [size for size in STEP_SIZES if size <= max_tokens]
+    sizes = [size for size in STEP_SIZES if size <= max_tokens] or [max_tokens]
     begun_s = clock.now_s()
     _time_step(executor, clock, 1, block_size)  # the first step also pays for touching the weights
     for size in sizes:
@@ -76,13 +79,8 @@ def load_timing(path: Path) -> list[StepPoint] | None:
 
 def keep_timing(path: Path, points: Sequence[StepPoint]) -> None:
     """Write the points. A cache that cannot be written only costs time at the next start, so that is no error."""
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.encode(_KeptTiming(LAYOUT_VERSION, list(points))))
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+    with suppress(CheckpointError), write_atomically(path) as file:
+        file.write(msgspec.json.encode(_KeptTiming(LAYOUT_VERSION, list(points))))
 
 
 def _time_step(executor: Executor, clock: Clock, num_tokens: int, block_size: int) -> float:

@@ -14,7 +14,8 @@ from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.runtime.engine_client import EngineInfo, EngineStatus
 from kvist.runtime.engine_link import EngineLink, LinkFactory
 from kvist.runtime.event_streams import EventStreams
-from kvist.runtime.messages import Abort, EngineLoad, ResetPrefixCache, Shutdown, StartPhase, Submit, Turn
+from kvist.runtime.messages import Abort, ResetPrefixCache, Shutdown, StartPhase, Submit, Turn
+from kvist.scheduler.scheduler import SchedulerStatus
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,14 @@ MAX_QUICK_DEATHS = 5
 QUICK_DEATH_S = 60.0  # an engine that lived longer than this starts with a clean record
 ABORT_GRACE_S = 5.0  # for aborted requests to report their end before the engine is stopped
 
-_NO_LOAD = EngineLoad(0, 0, 0, 0, 0, 0)
+_NO_LOAD = SchedulerStatus(
+    num_running=0,
+    num_waiting=0,
+    num_waiting_tokens=0,
+    num_total_blocks=0,
+    num_free_blocks=0,
+    num_evictable_blocks=0,
+)
 
 
 class SupervisedEngineClient:
