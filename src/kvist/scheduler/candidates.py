@@ -31,7 +31,7 @@ class CandidateSource:
         self._running = state.running.by_id
         self._reserve = reserve
         self._refused: TrackedRequest | None = None
-        self._refused_at = (0, 0)
+        self._refused_at = (0, 0, 0)
 
     def draw(self, now: float, *, max_candidates: int) -> Iterator[Candidate]:
         """Yield up to `max_candidates` requests that may start, in queue order. Ends at the first that does not fit.
@@ -39,13 +39,11 @@ class CandidateSource:
         Nobody overtakes a request that waits for memory, or large ones would starve. Requests that wait for KV
         are passed over: what they wait for is on its way.
         """
-        if max_candidates <= 0:
+        if max_candidates <= 0 or self._is_still_refused():
             return
         num_drawn = num_taken_blocks = 0
         first_blocks: set[FirstBlockKey] = set()
         for request in self._state.queue.in_order(now, self.num_reusable_tokens):
-            if request is self._refused and not self._has_eased():
-                return
             if self.waits_for_kv(request, now):
                 continue
             num_reused = self.num_reusable_tokens(request)
@@ -127,12 +125,18 @@ class CandidateSource:
     def note_refused(self, request: TrackedRequest) -> None:
         """Remember that memory was too short for `request`: it is looked at again when more is free."""
         self._refused = request
-        self._refused_at = (self._kv_cache.num_available_blocks, len(self._running))
+        self._refused_at = (self._kv_cache.num_available_blocks, len(self._running), self._state.queue.num_added)
 
-    def _has_eased(self) -> bool:
-        """Whether more memory is free, or fewer requests run, than when a request was last refused."""
-        num_available, num_running = self._refused_at
-        return self._kv_cache.num_available_blocks > num_available or len(self._running) < num_running
+    def _is_still_refused(self) -> bool:
+        """Whether the first in the queue was refused and nothing has changed that: no look at the queue is needed."""
+        if self._refused is None or self._refused.table is not None or self._refused.id not in self._requests:
+            return False
+        num_available, num_running, num_added = self._refused_at
+        return (
+            self._kv_cache.num_available_blocks <= num_available
+            and len(self._running) >= num_running
+            and self._state.queue.num_added == num_added
+        )
 
     def _is_current(self, wait: KVWait, request: TrackedRequest) -> bool:
         """Whether the one waited for still computes: a block's owner must run, a fork's parent may await its turn."""

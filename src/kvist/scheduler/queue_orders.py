@@ -12,7 +12,7 @@ from itertools import islice
 from kvist.core.request import NewRequest
 from kvist.scheduler.tracked_request import Rank, TrackedRequest
 
-LPM_WINDOW = 128  # requests, in order of arrival, among which lpm looks for the longest match
+LPM_WINDOW = 64  # requests, in order of arrival, among which lpm looks for the longest match
 
 MatchLength = Callable[[TrackedRequest], int]
 
@@ -36,6 +36,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._by_rank: list[tuple[Rank, TrackedRequest]] = []  # ranks are unique: requests are never compared
         self.num_tokens = 0
+        self.num_added = 0
 
     def __len__(self) -> int:
         return len(self._by_rank)
@@ -46,6 +47,7 @@ class WaitingQueue:
 
     def add(self, request: TrackedRequest) -> None:
         insort(self._by_rank, (request.rank, request))
+        self.num_added += 1
         self.num_tokens += request.num_tokens
 
     def remove(self, request: TrackedRequest) -> None:

@@ -2,16 +2,17 @@
 
 Throughput as a function of tokens per step is concave, so equal steps are best: long prompts are split over steps and
 short prompts and decodes are fused in to fill each one exactly. Order of filling: (1) decodes; (2) a quarter of the
-rest for the oldest prompt begun, so that short ones cannot starve it; (3) prompts, begun or waiting, that fit whole;
-(4) what is left goes to the prompts that were too long, in the same order.
+rest for the first prompt, so that short ones cannot starve it; (3) prompts, begun or waiting, that fit whole; (4) what
+is left goes to the prompts that were too long, in the same order.
 """
 
 from __future__ import annotations
 
 from kvist.core.request import Request
-from kvist.scheduler.policy import Grants, PolicyView
+from kvist.scheduler.policy import Candidate, Grants, PolicyView
 
-OLDEST_SHARE = 4  # the oldest begun prompt gets at least 1/4 of what the decodes leave
+FIRST_SHARE = 4  # the first prompt gets at least 1/4 of what the decodes leave
+NUM_LOOKED_AHEAD = 4  # candidates looked at beyond those that would fill the step, to find short ones
 
 
 def split_fuse(view: PolicyView, token_budget: int) -> Grants:
@@ -21,17 +22,10 @@ def split_fuse(view: PolicyView, token_budget: int) -> Grants:
     if room <= 0:
         return grants
     wanted: list[tuple[Request, int]] = [(request, request.num_tokens_to_schedule) for request in view.prefilling]
-    # Enough candidates to fill the step, one at a time: what is drawn is looked up in the tree.
-    num_wanted = sum(num_tokens for _, num_tokens in wanted)
-    if num_wanted < room:
-        for candidate in view.waiting:
-            wanted.append(candidate)
-            num_wanted += candidate.num_new_tokens
-            if num_wanted >= room:
-                break
+    wanted += _draw(view, room - sum(num_tokens for _, num_tokens in wanted))
     granted = [0] * len(wanted)
-    if view.prefilling:
-        granted[0] = min(wanted[0][1], -(-room // OLDEST_SHARE))
+    if wanted:
+        granted[0] = min(wanted[0][1], -(-room // FIRST_SHARE))
         room -= granted[0]
     for index, (_, num_tokens) in enumerate(wanted):
         missing = num_tokens - granted[index]
@@ -44,3 +38,18 @@ def split_fuse(view: PolicyView, token_budget: int) -> Grants:
         room -= more
     grants.chunks = [(request, num) for (request, _), num in zip(wanted, granted, strict=True) if num > 0]
     return grants
+
+
+def _draw(view: PolicyView, room: int) -> list[Candidate]:
+    """Candidates for `room` tokens and a few more. None if there is no room: each one drawn costs a look-up."""
+    drawn: list[Candidate] = []
+    num_ahead = 0
+    if room <= 0:
+        return drawn
+    for candidate in view.waiting:
+        drawn.append(candidate)
+        num_ahead += room <= 0
+        room -= candidate.num_new_tokens
+        if num_ahead >= NUM_LOOKED_AHEAD:
+            break
+    return drawn
