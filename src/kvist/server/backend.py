@@ -41,6 +41,10 @@ class ServerState:
     owners: CallOwners = field(default_factory=CallOwners)
     backend: Backend | None = None
     is_draining: bool = False
+    started_s: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_s = int(self.wall_time_s())
 
     def on_events(self, batch: EventBatch) -> None:
         """Listener for the engine's events."""

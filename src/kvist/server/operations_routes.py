@@ -90,7 +90,7 @@ def _model(backend: Backend, name: str, state: ServerState) -> dict[str, object]
     return {
         "id": name,
         "object": "model",
-        "created": int(state.wall_time_s()),
+        "created": state.started_s,
         "owned_by": "kvist",
         "root": model.name,
         "parent": None,
