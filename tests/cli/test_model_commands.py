@@ -72,6 +72,16 @@ def test_random_models_are_made_equal_from_equal_seeds(tmp_path: Path, capsys: p
     assert first.read_bytes() == second.read_bytes() != third.read_bytes()
 
 
+@pytest.mark.parametrize(("weight_format", "name"), [("q8_0", "tiny-llama-q8_0.gguf"), ("hf", "tiny-llama-hf")])
+def test_random_models_name_themselves(
+    weight_format: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["make-random-model", "--like", "tiny-llama", "--format", weight_format, "--layers", "1"]) == 0
+    assert capsys.readouterr().out == f"{name}\n"
+    assert main(["inspect", name, "--num-blocks", "10"]) == 0
+
+
 def test_random_models_overwrite_only_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"precious")

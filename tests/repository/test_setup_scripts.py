@@ -16,7 +16,7 @@ echo "$*" >>"{log}"
 case "$*" in
   *"import venv"*) exit {venv_missing} ;;
   *"Python.h"*) exit {headers_missing} ;;
-  "-m venv --clear .venv") rm -rf .venv && mkdir -p .venv/bin && cp "{stub}" .venv/bin/python ;;
+  "-m venv .venv") mkdir -p .venv/bin && cp "{stub}" .venv/bin/python && [ ! -e "{checkout}/fail-venv" ] ;;
   *"pip --version"*) [ ! -e "{checkout}/broken-pip" ] ;;
   *"pip install"*) sleep 0.3; [ ! -e "{checkout}/fail-install" ] ;;
 esac
@@ -108,14 +108,23 @@ def test_a_set_up_that_failed_half_way_starts_afresh(checkout: Checkout) -> None
     assert "Run the same command again" in err
     fail.unlink()
     assert checkout.run()[:2] == (0, "entered\n")
-    assert checkout.count("-m venv --clear") == 2
+    assert checkout.count("-m venv .venv") == 2
+
+
+def test_an_environment_that_was_cut_off_while_made_is_made_afresh(checkout: Checkout) -> None:
+    fail = checkout.folder / "fail-venv"
+    fail.touch()
+    assert checkout.run()[0] == 1
+    fail.unlink()
+    assert checkout.run()[:2] == (0, "entered\n")
+    assert checkout.count("-m venv .venv") == 2
 
 
 def test_a_broken_environment_is_rebuilt(checkout: Checkout) -> None:
     checkout.run()
     (checkout.folder / ".venv" / "bin" / "python").unlink()
     assert checkout.run()[:2] == (0, "entered\n")
-    assert checkout.count("-m venv --clear") == 2
+    assert checkout.count("-m venv .venv") == 2
 
 
 def test_changed_pins_are_installed_into_the_same_environment(checkout: Checkout) -> None:
@@ -123,7 +132,7 @@ def test_changed_pins_are_installed_into_the_same_environment(checkout: Checkout
     with (checkout.folder / "constraints.txt").open("a") as pins:
         pins.write("another==1.0\n")
     checkout.run()
-    assert (checkout.count("-m venv --clear"), checkout.count("pip install")) == (1, 2)
+    assert (checkout.count("-m venv .venv"), checkout.count("pip install")) == (1, 2)
 
 
 def test_two_at_once_set_up_once(checkout: Checkout) -> None:

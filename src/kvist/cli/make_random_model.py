@@ -14,7 +14,11 @@ from kvist.weights.random_model import HF_FORMATS, RANDOM_FORMATS, make_random_m
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to imitate, how to store it and where."""
-    parser.add_argument("output", help="file to write, or folder for the hf formats")
+    parser.add_argument(
+        "output",
+        nargs="?",
+        help="file to write, or folder for the hf formats (default: NAME-FORMAT.gguf, or NAME-FORMAT, in this folder)",
+    )
     parser.add_argument("--like", required=True, metavar="NAME", help=f"one of {', '.join(SHAPES)}")
     parser.add_argument("--format", default="q8_0", metavar="FORMAT", help=f"one of {', '.join(RANDOM_FORMATS)}")
     parser.add_argument(
@@ -27,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    output = Path(arguments.output)
+    suffix = "" if arguments.format in HF_FORMATS else ".gguf"
+    output = Path(arguments.output or f"{arguments.like}-{arguments.format}{suffix}")
     if output.exists() and not arguments.force:
         raise ConfigError(f"{output} exists; --force overwrites it")
     if arguments.format in HF_FORMATS and output.suffix == ".gguf":
