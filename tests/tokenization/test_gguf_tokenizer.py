@@ -63,6 +63,17 @@ def test_sentencepiece_adds_its_space_and_bos_as_the_file_says():
     assert bare.num_special_tokens_to_add() == 1
 
 
+def test_sentencepiece_merges_count_more_than_scores():
+    metadata = sentencepiece_metadata([("he", -7.0), ("el", -7.0)], merges=["e l", "h e"])
+    tokenizer = make_tokenizer(metadata)
+    assert [tokenizer.token_text(index) for index in tokenizer.encode("hel")] == ["<s>", " ", "h", "el"]
+
+
+@pytest.mark.parametrize("character", ["a", " "])
+def test_a_megabyte_of_anything_is_encoded(character):
+    assert len(TOKENIZERS["llama-bpe"].encode(character * 1_000_000, add_special_tokens=False)) == 1_000_000
+
+
 def test_sentencepiece_user_defined_runs_of_spaces_are_one_token():
     tokenizer = make_tokenizer(
         sentencepiece_metadata(user_defined=["▁▁", "▁▁▁▁", "\n\n"], add_space_prefix=False, add_bos_token=False)

@@ -84,6 +84,11 @@ class GGUFVocabulary:
         )
 
     @property
+    def has_merges(self) -> bool:
+        """Whether the file lists merges. SentencePiece files as a rule have scores alone, from which they follow."""
+        return "tokenizer.ggml.merges" in self._metadata
+
+    @property
     def merges(self) -> list[tuple[str, str]]:
         merges: list[str] = self._get("merges", list, None)
         if not set(map(type, merges)) <= {str}:
@@ -181,7 +186,8 @@ def _sentencepiece_bpe(vocabulary: GGUFVocabulary) -> Backend:
     backend = Backend(
         models.BPE(
             vocabulary.ids,
-            derive_merges(vocabulary),
+            # Files made from a tokenizer.json have both; their scores may be one placeholder for all.
+            vocabulary.merges if vocabulary.has_merges else derive_merges(vocabulary),
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=has_bytes,

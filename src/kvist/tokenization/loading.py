@@ -27,8 +27,8 @@ def load_tokenizer(checkpoint: Checkpoint, *, path: str | None = None, cache_fol
     if checkpoint.kind == "hf":
         return load_huggingface_tokenizer(checkpoint.path)
     vocabulary = GGUFVocabulary(checkpoint.metadata)
-    if vocabulary.byte_level or cache_folder is None:
-        # Measured: a byte-level tokenizer is built from its merges faster than it is read back from JSON.
+    if vocabulary.byte_level or vocabulary.has_merges or cache_folder is None:
+        # Measured: a tokenizer is built from given merges no slower than it is read back from JSON.
         backend = build_gguf_backend(vocabulary)
     else:
         backend = build_cached(vocabulary, cache_folder / "tokenizers")
