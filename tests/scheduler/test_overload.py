@@ -50,6 +50,19 @@ def test_a_deadline_that_passes_while_nothing_runs_is_reported() -> None:
     world.assert_at_rest()
 
 
+def test_a_deadline_does_not_hit_a_later_request_with_the_same_id() -> None:
+    world = World()
+    world.run(request("a", max_tokens=1, deadline_s=10.0))
+    world.run(request("a", max_tokens=8, at=5.0))
+    assert world.reasons() == {"a": FinishReason.LENGTH}
+
+
+def test_deadlines_of_ended_requests_do_not_pile_up() -> None:
+    world = World()
+    world.run(*(request(f"r{index}", 4, max_tokens=1, at=index * 2.0, deadline_s=1e9) for index in range(300)))
+    assert len(world.scheduler._deadlines) < 100
+
+
 def test_the_queue_is_bounded_and_goodput_does_not_fall_past_saturation() -> None:
     def num_in_time(requests_per_s: float) -> int:
         world = World(config={"max_num_seqs": 4, "max_num_queued_reqs": 8})

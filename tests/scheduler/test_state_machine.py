@@ -16,7 +16,7 @@ from tests.fakes.engine_world import World, request
 from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 from kvist.core.errors import KvistError
 from kvist.core.request import FinishReason, NewRequest, RequestId, unpack_token_ids
-from kvist.core.request_events import Finished, RequestEvent, TokensSampled
+from kvist.core.request_events import Finished, PromptScored, RequestEvent, TokensSampled
 from kvist.engine.engine_core import OpenStep
 from kvist.simulator.simulated_executor import hashed_token
 
@@ -44,6 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open: deque[OpenStep] = deque()
         self.submitted: dict[str, NewRequest] = {}
         self.outputs: dict[str, list[int]] = defaultdict(list)
+        self.scored: dict[str, list[int]] = defaultdict(list)
         self.finished: dict[str, Finished] = {}
         self.num_failed_steps = 0
 
@@ -176,7 +177,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def take(self, events: list[RequestEvent]) -> None:
         for event in events:
             assert event.request_id not in self.finished, "an event after the last one"
-            if isinstance(event, TokensSampled):
+            if isinstance(event, PromptScored):
+                self.scored[event.request_id] += [entry.token_id for entry in event.logprobs]
+            elif isinstance(event, TokensSampled):
                 self.outputs[event.request_id] += event.token_ids
             elif isinstance(event, Finished):
                 self.finished[event.request_id] = event
@@ -189,6 +192,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         alone = tokens_alone(new, self.max_len)
         tokens = self.outputs[event.request_id]
         assert event.num_output_tokens == len(tokens)
+        if new.sampling.prompt_logprobs is not None and event.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            prompt = unpack_token_ids(new.prompt_token_ids).tolist()
+            assert self.scored[event.request_id] == prompt[1:]
         if event.reason in (FinishReason.ABORT, FinishReason.ERROR):
             assert tokens == alone[: len(tokens)]
             return

@@ -42,6 +42,7 @@ class CandidateSource:
         if max_candidates <= 0 or self._is_still_refused():
             return
         num_drawn = num_taken_blocks = 0
+        growth = self._reserve.tally(list(self._running.values()))
         first_blocks: set[FirstBlockKey] = set()
         for request in self._state.queue.in_order(now, self.num_reusable_tokens):
             if self.waits_for_kv(request, now):
@@ -53,10 +54,13 @@ class CandidateSource:
                     continue  # one drawn a moment ago is about to compute the same block
                 first_blocks.add(key)
             num_taken_blocks += self.num_taken_blocks(request)
-            if not self._fits(request, num_taken_blocks, is_first=num_drawn == 0):
+            is_alone = num_drawn == 0 and not self._running
+            num_needed_blocks = num_taken_blocks + growth.num_blocks(request)
+            if not is_alone and num_needed_blocks > self._kv_cache.num_available_blocks:
                 if num_drawn == 0:
                     self.note_refused(request)
                 return
+            growth.add(request)
             yield Candidate(request, request.num_tokens - num_reused)
             num_drawn += 1
             if num_drawn >= max_candidates:
@@ -88,7 +92,7 @@ class CandidateSource:
 
     def num_reusable_tokens(self, request: TrackedRequest) -> int:
         """Tokens that `request` would not compute if it started now."""
-        if self._can_fork(request):
+        if self.can_fork(request):
             return request.num_prompt_tokens - 1
         return self.match(request).num_tokens
 
@@ -96,7 +100,7 @@ class CandidateSource:
         """Blocks that are available now and would not be once `request` has started."""
         num_blocks = -(-request.num_tokens // self._block_size)
         num_new = num_blocks - self.num_reusable_tokens(request) // self._block_size
-        if self._can_fork(request):
+        if self.can_fork(request):
             return num_new
         return num_new + self._kv_cache.num_evictable_blocks_of(self.match(request))
 
@@ -162,18 +166,12 @@ class CandidateSource:
             return None
         return KVWait(owner.id, until, owner.num_computed_tokens, now)
 
-    def _can_fork(self, request: TrackedRequest) -> bool:
+    def can_fork(self, request: TrackedRequest) -> bool:
+        """Whether the prompt of `request` is computed in the blocks of its first sample."""
         parent = self.fork_parent(request)
         return (
             parent is not None and parent.table is not None and parent.num_computed_tokens >= parent.num_prompt_tokens
         )
-
-    def _fits(self, request: TrackedRequest, num_taken_blocks: int, *, is_first: bool) -> bool:
-        """A check before the policy sees the request; admission checks again, with its blocks in hand."""
-        if is_first and not self._running:
-            return True
-        reserve = self._reserve.num_blocks(self._running.values(), request)
-        return num_taken_blocks + reserve <= self._kv_cache.num_available_blocks
 
     def _first_missing_block(self, request: TrackedRequest, num_reused: int) -> FirstBlockKey | None:
         """Equal for requests that would compute the same next block after the same prefix. None: nothing to share."""

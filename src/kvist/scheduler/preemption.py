@@ -40,16 +40,38 @@ class GrowthReserve:
     def note_step(self) -> None:
         self._caution = max(self._caution * CAUTION_DECAY_PER_STEP, 1.0)
 
-    def num_blocks(self, running: Iterable[TrackedRequest], candidate: TrackedRequest) -> int:
-        """Blocks to leave free when `candidate` starts beside `running`, its own growth included."""
-        if candidate.num_preemptions >= NUM_PREEMPTIONS_FOR_FULL_RESERVE:
-            growth = [request.num_remaining_tokens for request in running]
-            growth.append(candidate.num_remaining_tokens)
-        else:
-            growth = [self._growth_tokens(request) for request in running]
-            growth.append(self._growth_tokens(candidate))
-        return sum(-(-num_tokens // self._block_size) for num_tokens in growth)
+    def tally(self, running: Iterable[TrackedRequest]) -> GrowthTally:
+        """Start adding up the growth of `running` and of those that start beside them in one step."""
+        return GrowthTally(self, running)
 
-    def _growth_tokens(self, request: TrackedRequest) -> int:
-        missing = max(self._expected_output_tokens - request.num_output_tokens, self._block_size)
-        return int(min(missing * self._caution, request.num_remaining_tokens))
+    def growth_blocks(self, request: TrackedRequest, *, at_most: bool) -> int:
+        """Blocks that `request` is expected to take yet, or may take at most."""
+        num_tokens = request.num_remaining_tokens
+        if not at_most:
+            missing = max(self._expected_output_tokens - request.num_output_tokens, self._block_size)
+            num_tokens = int(min(missing * self._caution, num_tokens))
+        return -(-num_tokens // self._block_size)
+
+
+class GrowthTally:
+    """Sums growth over the running set once, when first asked, and then adds those that start."""
+
+    def __init__(self, reserve: GrowthReserve, running: Iterable[TrackedRequest]) -> None:
+        self._reserve = reserve
+        self._running = running
+        self._sums: dict[bool, int] = {}  # by `at_most`
+        self._started: list[TrackedRequest] = []
+
+    def num_blocks(self, candidate: TrackedRequest) -> int:
+        """Blocks to leave free when `candidate` starts, its own growth included."""
+        at_most = candidate.num_preemptions >= NUM_PREEMPTIONS_FOR_FULL_RESERVE
+        if at_most not in self._sums:
+            self._sums[at_most] = sum(
+                self._reserve.growth_blocks(request, at_most=at_most) for request in [*self._running, *self._started]
+            )
+        return self._sums[at_most] + self._reserve.growth_blocks(candidate, at_most=at_most)
+
+    def add(self, started: TrackedRequest) -> None:
+        self._started.append(started)
+        for at_most in self._sums:
+            self._sums[at_most] += self._reserve.growth_blocks(started, at_most=at_most)

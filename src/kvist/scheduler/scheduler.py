@@ -16,6 +16,7 @@ from kvist.core.request_events import EventBatch, Finished, Queued, RequestEvent
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
 from kvist.kvcache.kv_cache import KVCache
+from kvist.kvcache.token_blocks import TOKEN_BYTES
 from kvist.scheduler.admission import CapacityLimits, QueueLoad, StartRate, check_queue, total_tokens_limit
 from kvist.scheduler.candidates import CandidateSource
 from kvist.scheduler.invariants import check_scheduler
@@ -74,7 +75,7 @@ class Scheduler:
             token_budget=max_num_batched_tokens,
             max_chunk_tokens=_max_chunk_tokens(config, max_num_batched_tokens),
         )
-        self._deadlines: list[tuple[float, int, TrackedRequest]] = []
+        self._deadlines: list[tuple[float, int, RequestId]] = []  # a heap; the number tells uses of one id apart
         self._num_added = 0
 
     @property
@@ -105,7 +106,9 @@ class Scheduler:
         """
         if new.request_id in self._state.requests:
             raise InvalidRequestError(f"request id {new.request_id!r} is in use", param="request_id")
-        num_prompt_tokens = len(new.prompt_token_ids) // 4
+        num_prompt_tokens, num_odd_bytes = divmod(len(new.prompt_token_ids), TOKEN_BYTES)
+        if num_odd_bytes:
+            raise InvalidRequestError("prompt_token_ids is not packed int32", param="prompt")
         max_total_tokens = total_tokens_limit(new, num_prompt_tokens, self._limits)
         if new.fork_of not in self._state.requests:
             check_queue(self._queue_load(), num_prompt_tokens)
@@ -115,7 +118,7 @@ class Scheduler:
         self._state.requests[request.id] = request
         self._state.queue.add(request)
         if new.deadline_s is not None:
-            heapq.heappush(self._deadlines, (new.deadline_s, self._num_added, request))
+            self._add_deadline(new.deadline_s, request)
         return [Queued(request.id, now, num_prompt_tokens, new.ttft_ms, new.tpot_ms)]
 
     def abort_request(self, request_id: RequestId, now: float) -> list[RequestEvent]:
@@ -203,10 +206,17 @@ class Scheduler:
             tokens_per_s=self._start_rate.tokens_per_s,
         )
 
+    def _add_deadline(self, deadline_s: float, request: TrackedRequest) -> None:
+        if len(self._deadlines) > 2 * len(self._state.requests) + 64:  # most are of requests that have ended
+            self._deadlines = [entry for entry in self._deadlines if entry[2] in self._state.requests]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, request.rank[1], request.id))
+
     def _drop_expired(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
-            deadline_s, _, request = heapq.heappop(self._deadlines)
-            if request.state is not RequestState.FINISHED:
+            deadline_s, number, request_id = heapq.heappop(self._deadlines)
+            request = self._state.requests.get(request_id)
+            if request is not None and request.rank[1] == number:
                 late_s = now - deadline_s
                 text = f"the deadline passed {late_s:.3f} s ago, after {request.num_output_tokens} output tokens"
                 self._finish(request, FinishReason.ERROR, now, error=text)

@@ -13,7 +13,7 @@ from kvist.kvcache.kv_cache import BlockTable, PrefixMatch
 from kvist.scheduler.candidates import NO_MATCH, CandidateSource
 from kvist.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvist.scheduler.policy import Grants, Policy, PolicyView
-from kvist.scheduler.preemption import GrowthReserve, choose_victim
+from kvist.scheduler.preemption import GrowthReserve, GrowthTally, choose_victim
 from kvist.scheduler.scheduler_state import SchedulerState
 from kvist.scheduler.tracked_request import Rank, TrackedRequest
 
@@ -125,19 +125,20 @@ class StepPlanner:
 
     def _add_chunks(self, builder: PlanBuilder, grants: Grants, now: float, *, may_start: bool) -> None:
         """Add granted chunks. Nobody starts (`may_start`) in a step that preempts: those that run need the memory."""
+        growth = self._reserve.tally(list(self._state.running.by_id.values()))
         for granted, num_tokens in grants.chunks:
             request = cast("TrackedRequest", granted)
             if request.state is not RequestState.RUNNING:
                 if not may_start:
                     continue
-                start = self._start(builder, request, now)
+                start = self._start(builder, request, growth, now)
                 may_start = start is not Start.NO_MEMORY
                 if start is not Start.STARTED:
                     continue
             if builder.add_chunk(request, num_tokens):
                 self._state.running.end_prefill(request)
 
-    def _start(self, builder: PlanBuilder, request: TrackedRequest, now: float) -> Start:
+    def _start(self, builder: PlanBuilder, request: TrackedRequest, growth: GrowthTally, now: float) -> Start:
         """Move `request` from the queue into the running set, with blocks for all its known tokens.
 
         Those started a moment ago may have changed the cache, so everything is looked at again.
@@ -148,7 +149,7 @@ class StepPlanner:
         num_reused = self._candidates.num_reusable_tokens(request)
         num_needed = self._candidates.num_taken_blocks(request)
         if state.running:
-            num_needed += self._reserve.num_blocks(state.running.by_id.values(), request)
+            num_needed += growth.num_blocks(request)
         if num_needed <= state.kv_cache.num_available_blocks:
             table = self._open_table(request, num_reused)
         elif state.running:
@@ -158,7 +159,7 @@ class StepPlanner:
             # Alone it fits, but a shared block that is to be copied takes a place of its own: do without it.
             num_reused = 0
             table = self._admit(request, NO_MATCH)
-        growth = state.kv_cache.grow(table, num_tokens=request.num_tokens, write_from=num_reused)
+        new_blocks = state.kv_cache.grow(table, num_tokens=request.num_tokens, write_from=num_reused)
         state.queue.remove(request)
         request.state = RequestState.RUNNING
         request.table = table
@@ -169,13 +170,14 @@ class StepPlanner:
         request.num_covered_tokens = len(table.block_ids) * state.block_size
         request.set_attention(state.block_size)
         state.running.add(request)
+        growth.add(request)
         state.events.append(Scheduled(request.id, now, num_reused))
-        builder.add_start(request, growth.moves if growth is not None else [])
+        builder.add_start(request, new_blocks.moves if new_blocks is not None else [])
         return Start.STARTED
 
     def _open_table(self, request: TrackedRequest, num_reused: int) -> BlockTable:
         parent = self._candidates.fork_parent(request)
-        if parent is not None and parent.table is not None:
+        if parent is not None and parent.table is not None and self._candidates.can_fork(request):
             return self._state.kv_cache.fork(request.id, parent.table, num_tokens=num_reused)
         return self._admit(request, self._candidates.match(request))
 
