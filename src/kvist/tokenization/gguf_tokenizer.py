@@ -20,7 +20,7 @@ from kvist.tokenization.tokenizer import TokenizerTraits
 END_OF_GENERATION_TEXTS = frozenset(
     {
         "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
-        "<|EOT|>", "<EOT>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>",
+        "<|EOT|>", "<EOT>", "<｜end▁of▁sentence｜>",
     }
 )  # fmt: skip
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
