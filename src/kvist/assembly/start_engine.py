@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from kvist.assembly.build_engine import build_engine
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.config.model_config import ModelConfig
-from kvist.core.errors import ConfigError
+from kvist.core.errors import ConfigError, DownloadError
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.generation import TextGenerator
@@ -58,12 +59,20 @@ async def start_engine(
     phases = StartPhases(clock, on_phase or (lambda phase: None))
     phases.begin("find model")
 
+    is_cancelled = threading.Event()
+
     def report_download(what: str, num_bytes: int, num_bytes_total: int | None) -> None:
+        if is_cancelled.is_set():  # a thread cannot be cancelled, but this ends its download
+            raise DownloadError(f"the download of {what} was cancelled")
         phases.progress(num_bytes, num_bytes_total or 0)
 
-    path = await asyncio.to_thread(
-        resolve_model, config.model.model, revision=config.model.revision, progress=report_download
-    )
+    try:
+        path = await asyncio.to_thread(
+            resolve_model, config.model.model, revision=config.model.revision, progress=report_download
+        )
+    except asyncio.CancelledError:
+        is_cancelled.set()
+        raise
     checkpoint = open_checkpoint(path)
     client = make_client(replace(config, model=replace(config.model, model=str(path))), engine_client=engine_client)
     if on_phase is not None:

@@ -39,19 +39,22 @@ def _chat_token(token: TokenLogprob) -> JsonObject:
     return {"token": token.token, "logprob": _finite(token.logprob), "bytes": list(token.token_bytes)}
 
 
-def completion_logprobs(positions: Sequence[PositionLogprobs | None], *, text_offset: int = 0) -> JsonObject:
-    """The older shape: four columns. None stands for a first prompt token, which nothing predicts."""
+def completion_logprobs(
+    positions: Sequence[PositionLogprobs], *, text_offset: int = 0, unscored: str | None = None
+) -> JsonObject:
+    """The older shape: four columns. unscored: an echoed prompt's first token, which nothing predicts."""
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] = []
     offsets: list[int] = []
+    if unscored is not None:
+        tokens.append(unscored)
+        token_logprobs.append(None)
+        top_logprobs.append(None)
+        offsets.append(text_offset)
+        text_offset += len(unscored)
     for position in positions:
         offsets.append(text_offset)
-        if position is None:
-            tokens.append("")
-            token_logprobs.append(None)
-            top_logprobs.append(None)
-            continue
         chosen = position.chosen
         tokens.append(chosen.token)
         token_logprobs.append(_finite(chosen.logprob))

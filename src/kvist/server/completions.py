@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvist.core.errors import InvalidRequestError
-from kvist.runtime.generation_types import GenerationUpdate, PositionLogprobs, SampleDelta, Usage
+from kvist.runtime.generation_types import GenerationUpdate, SampleDelta, Usage
 from kvist.server import answer_shapes
 from kvist.server.backend import ServerState
 from kvist.server.disconnect import DisconnectGuard
@@ -36,10 +36,11 @@ from kvist.tokenization.text_encoder import TextEncoder
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt as the engine will see it; `text` is what an echo shows."""
+    """One prompt as the engine will see it; `text` is what an echo shows, `first_token` how that begins."""
 
     token_ids: list[int]
     text: str
+    first_token: str
 
 
 async def completions(request: Request) -> Response:
@@ -61,7 +62,8 @@ async def completions(request: Request) -> Response:
     prompts = []
     for part in parts:
         token_ids = await encode_prompt(encoder, part, body)
-        prompts.append(Prompt(token_ids, _echo_text(encoder, part, token_ids, body)))
+        first_token = encoder.tokenizer.token_text(token_ids[0]) if token_ids else ""
+        prompts.append(Prompt(token_ids, _echo_text(encoder, part, token_ids, body), first_token))
     requests = generation_requests(
         request,
         call,
@@ -176,10 +178,10 @@ def _answer(results: list[PromptResult], call: GenerationCall, body: CompletionR
                 "logprobs": None,
             }
             if body.logprobs is not None:
-                positions: list[PositionLogprobs | None] = list(sample.logprobs)
-                if body.echo:
-                    positions = [None, *result.prompt_logprobs, *positions]
-                choice["logprobs"] = answer_shapes.completion_logprobs(positions)
+                scored = [*result.prompt_logprobs, *sample.logprobs] if body.echo else sample.logprobs
+                choice["logprobs"] = answer_shapes.completion_logprobs(
+                    scored, unscored=prompt.first_token if body.echo else None
+                )
             choice |= answer_shapes.finish_shape(sample.last)
             if body.prompt_logprobs is not None:
                 choice["prompt_logprobs"] = answer_shapes.prompt_logprobs_shape(result.prompt_logprobs)

@@ -149,6 +149,7 @@ class KvistServer(uvicorn.Server):
             stopping.cancel()
             self.should_exit = True
             await asyncio.wait((serving, starting))
+        serving.result()
         return 128 + self._signals[1] if len(self._signals) > 1 else 0
 
     async def _log_load(self) -> None:
@@ -186,6 +187,8 @@ class KvistServer(uvicorn.Server):
             closing.cancel()
             await asyncio.wait((closing,))
             await backend.client.close(drain_s=0.0)
+        else:
+            closing.result()
 
     def _ready_line(self, listener: socket.socket, start_time_s: float) -> str:
         backend = self._state.backend
