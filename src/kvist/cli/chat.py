@@ -20,7 +20,7 @@ from kvist.cli.sampling_arguments import add_sampling_arguments, given_sampling
 from kvist.cli.start_display import start_display
 from kvist.config.arguments import add_config_arguments
 from kvist.config.load import ENGINE_SECTIONS, environment_api_keys, load_configs
-from kvist.core.errors import ConfigError, KvistError
+from kvist.core.errors import ConfigError, InvalidRequestError, KvistError
 
 HELP = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer"
 EXIT_INTERRUPTED = 130
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="ask this OpenAI-compatible server instead of loading a model")
     parser.add_argument("--api-key", metavar="KEY", help="for --url (default: KVIST_API_KEY)")
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    add_sampling_arguments(parser, max_tokens=1024)
+    add_sampling_arguments(parser, max_tokens=None)
     add_config_arguments(parser, ENGINE_SECTIONS)
 
 
@@ -129,7 +129,11 @@ def _read_line(is_terminal: bool) -> str | None:  # noqa: FBT001 - private, and 
     try:
         return input("> " if is_terminal else "").strip()
     except EOFError:
+        if is_terminal:
+            print()
         return None
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the input is not text in {error.encoding}: {error.reason}") from error
 
 
 def _printable(text: str) -> str:
@@ -142,7 +146,7 @@ def _open_conversation(arguments: argparse.Namespace) -> Conversation:
     if arguments.url is None:
         if arguments.api_key is not None:
             raise ConfigError("--api-key goes with --url: a model in this process needs none")
-        return LocalConversation(make_local_llm(arguments), fields)
+        return LocalConversation(make_local_llm(arguments), {"max_tokens": None, **fields})
     config = load_configs(arguments, ENGINE_SECTIONS)["model"]
     model = config.model if _names_a_model(arguments) else None
     api_key = arguments.api_key or next(iter(environment_api_keys()), None)

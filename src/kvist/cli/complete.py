@@ -17,7 +17,7 @@ from kvist.cli.sampling_arguments import add_sampling_arguments, given_sampling
 from kvist.cli.start_display import start_display
 from kvist.config.arguments import add_config_arguments
 from kvist.config.load import ENGINE_SECTIONS
-from kvist.core.errors import EngineUnavailableError
+from kvist.core.errors import EngineUnavailableError, InvalidRequestError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    prompt = _read_input() if arguments.prompt == "-" else arguments.prompt
     llm = make_local_llm(arguments)
     output = asyncio.run(_complete(llm, prompt, given_sampling(arguments), streams=not arguments.json))
     if output.outputs[0].finish_reason == "error":
         raise EngineUnavailableError("the engine failed while it was answering")
     print(json.dumps(_as_json(llm, output), ensure_ascii=False) if arguments.json else "")
     return 0
+
+
+def _read_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"standard input is not text in {error.encoding}: {error.reason}") from error
 
 
 async def _complete(llm: AsyncLLM, prompt: str, fields: dict[str, Any], *, streams: bool) -> RequestOutput:

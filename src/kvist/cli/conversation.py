@@ -52,7 +52,7 @@ class HttpConversation:
                     piece = choice.get("delta", {}).get("content")
                     if piece:
                         yield piece
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise EngineUnavailableError(f"the server broke off its answer: {error}") from error
         finally:
             connection.close()

@@ -24,18 +24,21 @@ class Command:
     """A subcommand: its module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
 
     module: str
+    call: str  # what follows the options
     summary: str
 
 
 COMMANDS = {
-    "serve": Command("kvist.cli.serve", "serve a model behind an OpenAI-compatible HTTP API"),
-    "chat": Command("kvist.cli.chat", "talk to a model in the terminal"),
-    "complete": Command("kvist.cli.complete", "continue one prompt and print the text"),
-    "pull": Command("kvist.cli.pull", "fetch a model into the cache"),
-    "models": Command("kvist.cli.models", "list the models kvist knows by name and those it has fetched"),
-    "inspect": Command("kvist.cli.inspect", "show what a checkpoint holds and what memory it would take"),
-    "make-random-model": Command("kvist.cli.make_random_model", "write a model with random weights, for tests"),
-    "version": Command("kvist.cli.version", "print the version"),
+    "serve": Command("kvist.cli.serve", "[MODEL]", "serve a model behind an OpenAI-compatible HTTP API"),
+    "chat": Command("kvist.cli.chat", "[MODEL]", "talk to a model in the terminal"),
+    "complete": Command("kvist.cli.complete", "PROMPT", "continue one prompt and print the text"),
+    "pull": Command("kvist.cli.pull", "[MODEL]", "fetch a model into the cache"),
+    "models": Command("kvist.cli.models", "", "list the models kvist knows by name and those it has fetched"),
+    "inspect": Command("kvist.cli.inspect", "[MODEL]", "show what a checkpoint holds and what memory it would take"),
+    "make-random-model": Command(
+        "kvist.cli.make_random_model", "--like NAME [OUTPUT]", "write a model with random weights, for tests"
+    ),
+    "version": Command("kvist.cli.version", "", "print the version"),
 }
 
 
@@ -67,7 +70,8 @@ def _dispatch(words: list[str]) -> int:
         known = ", ".join(COMMANDS)
         raise ConfigError(f"unknown command {name!r}; commands are {known}.{did_you_mean(name, COMMANDS)}")
     module = _load(name)
-    parser = ArgumentParser(prog=f"kvist {name}", description=module.__doc__)
+    usage = f"kvist {name} [options] {COMMANDS[name].call}".strip()
+    parser = ArgumentParser(prog=f"kvist {name}", usage=usage, description=module.__doc__)
     module.add_arguments(parser)
     try:
         arguments = parser.parse_known(words[1:])

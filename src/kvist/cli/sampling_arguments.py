@@ -8,15 +8,18 @@ from typing import Any
 from kvist.config.arguments import number, whole_number
 
 
-def add_sampling_arguments(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:
-    """Add them to a group of their own. Those not given follow the model file, then the built-in defaults."""
+def add_sampling_arguments(parser: argparse.ArgumentParser, *, max_tokens: int | None) -> None:
+    """Add them to a group of their own; those not given follow the model file, then the built-in defaults.
+
+    max_tokens: the longest answer by default; None: up to the end of the context.
+    """
     group = parser.add_argument_group("sampling options")
     group.add_argument(
         "--max-tokens",
         type=whole_number("--max-tokens", low=1),
         default=max_tokens,
         metavar="TOKENS",
-        help=f"longest answer (default: {max_tokens})",
+        help=f"longest answer (default: {max_tokens or 'up to the end of the context'})",
     )
     group.add_argument(
         "--temperature", type=number("--temperature", low=0), metavar="FLOAT", help="0 takes the likeliest token"
