@@ -153,3 +153,11 @@ def test_qwen_windows_start_at_the_layer_that_the_config_names(hf):
     assert [layer.sliding_window for layer in read_model(changed(hf("qwen2"), **values)).spec.layers] == [None, 20]
     values["use_sliding_window"] = False
     assert [layer.sliding_window for layer in read_model(changed(hf("qwen2"), **values)).spec.layers] == [None, None]
+
+
+def test_a_gguf_gemma_may_list_its_local_layers(gguf):
+    pattern = [True, False, True, True, False, True]
+    spec = read_model(changed(gguf("gemma3"), gemma3__attention__sliding_window_pattern=pattern)).spec
+    assert [layer.sliding_window is not None for layer in spec.layers] == pattern
+    with pytest.raises(CheckpointError, match="sliding_window_pattern' must be a list of 6 times"):
+        read_model(changed(gguf("gemma3"), gemma3__attention__sliding_window_pattern=pattern[1:]))

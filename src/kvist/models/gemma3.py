@@ -77,13 +77,21 @@ def _softcap(fields: Metadata, key: str) -> float | None:
 
 
 def _gguf_layers(fields: Metadata, dims: Dimensions) -> tuple[LayerSpec, ...]:
-    pattern = fields.integer("attention.sliding_window_pattern", PATTERN)
-    local = LayerSpec(
-        sliding_window=dims.sliding_window,
-        rope_theta=fields.number("rope.freq_base_swa", LOCAL_ROPE_THETA, low=1.0),
-        rope_scaling=None,
-    )
-    return _patterned(dims, local, [(i + 1) % pattern == 0 for i in range(dims.num_layers)])
+    key = "attention.sliding_window_pattern"  # an interval, or for each layer whether it is local
+    if fields.is_list(key):
+        is_global = [not is_local for is_local in fields.flags(key, dims.num_layers)]
+    else:
+        is_global = _every(fields.integer(key, PATTERN), dims)
+    theta = fields.number("rope.freq_base_swa", LOCAL_ROPE_THETA, low=1.0)
+    return _patterned(dims, _local_layer(dims, theta), is_global)
+
+
+def _every(interval: int, dims: Dimensions) -> list[bool]:
+    return [(i + 1) % interval == 0 for i in range(dims.num_layers)]
+
+
+def _local_layer(dims: Dimensions, rope_theta: float) -> LayerSpec:
+    return LayerSpec(sliding_window=dims.sliding_window, rope_theta=rope_theta, rope_scaling=None)
 
 
 def _hf_layers(fields: Metadata, dims: Dimensions) -> tuple[LayerSpec, ...]:
@@ -96,10 +104,9 @@ def _hf_layers(fields: Metadata, dims: Dimensions) -> tuple[LayerSpec, ...]:
             )
         is_global = [kind == "full_attention" for kind in kinds]
     else:
-        pattern = fields.integer("sliding_window_pattern", PATTERN)
-        is_global = [(i + 1) % pattern == 0 for i in range(dims.num_layers)]
+        is_global = _every(fields.integer("sliding_window_pattern", PATTERN), dims)
     theta = fields.number("rope_local_base_freq", LOCAL_ROPE_THETA, low=1.0)
-    local = LayerSpec(sliding_window=dims.sliding_window, rope_theta=theta, rope_scaling=None)
+    local = _local_layer(dims, theta)
     rope = fields.part("rope_parameters")  # newer files: one object per kind of layer
     both = (rope.part("sliding_attention"), rope.part("full_attention")) if rope else (None, None)
     if both[0] is None or both[1] is None:

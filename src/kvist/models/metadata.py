@@ -63,6 +63,17 @@ class Metadata:
             raise self._wrong(key, "a list of texts", value)
         return list(value)
 
+    def is_list(self, key: str) -> bool:
+        value = self._values.get(self._prefix + key)
+        return isinstance(value, Sequence) and not isinstance(value, str)
+
+    def flags(self, key: str, count: int) -> list[bool]:
+        """The list of `count` truth values at `key`."""
+        value = self._get(key, None)
+        if not self.is_list(key) or len(value) != count or not all(isinstance(v, bool) for v in value):
+            raise self._wrong(key, f"a list of {count} times true or false", value)
+        return list(value)
+
     def part(self, key: str) -> Metadata | None:
         """The object at `key`, or None if there is none."""
         value = self._values.get(self._prefix + key)
