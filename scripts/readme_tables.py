@@ -44,6 +44,14 @@ ROWS = (
         "85%",
         "of prompt tokens",
     ),
+    Row("text", ("detokenize_many_scripts",), "incremental detokenizer, many scripts", "10 us"),
+    Row(
+        "reference_executor",
+        ("decode at 1 streams",),
+        "NumPy executor, default model: decode, one stream",
+        "15 tokens/s",
+    ),
+    Row("reference_executor", ("prefill of 512 tokens",), "NumPy executor, default model: prefill", "150 tokens/s"),
 )
 
 
