@@ -81,6 +81,33 @@ def test_an_error_of_one_row_fails_that_request_alone_and_its_block_is_not_cache
 
 
 @both_depths
+def test_a_chunk_that_failed_leaves_no_block_in_the_cache(depth: int) -> None:
+    world = World(depth=depth, budget=16)
+
+    def spoil(result: StepResult) -> None:
+        if result.step_id == 0:
+            result.errors[RequestId("a")] = "the keys are not finite"
+
+    Faults(world, result=spoil)
+    world.run(request("a", list(range(40))))
+    world.run(request("again", list(range(40)), at=50.0))
+    assert world.cached()["again"] == 0
+
+
+@both_depths
+def test_what_the_executor_was_to_forget_in_a_failed_step_is_told_again(depth: int) -> None:
+    world = World(depth=depth)
+    world.run(request("a"))
+    failing = world.driver.plans[-1].step_id + 1
+    Faults(world, begin=(failing,))
+    world.run(request("b", at=50.0))
+    assert world.driver.plans[-1].dropped_request_ids == ["a"]
+    world.run(request("c", at=100.0))
+    assert set(world.driver.plans[failing + 1].dropped_request_ids) == {"a", "b"}
+    assert world.executor.num_known_requests == 1
+
+
+@both_depths
 def test_a_result_of_the_wrong_shape_fails_the_step(depth: int) -> None:
     world = World(depth=depth)
 

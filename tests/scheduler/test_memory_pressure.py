@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.fakes.engine_world import World, request
+from tests.fakes.engine_world import BLOCK_SIZE, World, request
 
 from kvist.core.request import FinishReason
 from kvist.core.request_events import Finished, Preempted, Scheduled
+from kvist.scheduler.preemption import GrowthReserve
+from kvist.scheduler.tracked_request import track
 
 pytestmark = pytest.mark.parametrize("depth", [1, 2])
 
@@ -42,6 +44,26 @@ def test_admission_slows_down_before_anybody_is_preempted(depth: int) -> None:
     world.run(*crowd(40, max_tokens=64))  # as much as is expected of a request before anything is known
     assert world.num_preemptions() == 0
     assert max(len(step) for step in world.step_tokens()) < 12
+
+
+def test_each_preemption_makes_admission_more_cautious_for_a_while(depth: int) -> None:
+    reserve = GrowthReserve(BLOCK_SIZE)
+    candidate = track(request("a", 10, max_tokens=1000), max_total_tokens=1010, rank=(0.0, depth), now=0.0)
+    calm = reserve.growth_blocks(candidate, at_most=False)
+    reserve.note_preempted()
+    assert reserve.growth_blocks(candidate, at_most=False) == 2 * calm
+    for _ in range(100):
+        reserve.note_step()
+    assert reserve.growth_blocks(candidate, at_most=False) == calm
+    assert reserve.growth_blocks(candidate, at_most=True) == 63
+
+
+def test_admission_learns_how_long_outputs_are(depth: int) -> None:
+    reserve = GrowthReserve(BLOCK_SIZE)
+    candidate = track(request("a", 10, max_tokens=1000), max_total_tokens=1010, rank=(0.0, depth), now=0.0)
+    for _ in range(100):
+        reserve.note_finished(320)
+    assert reserve.growth_blocks(candidate, at_most=False) == 20
 
 
 def test_the_oldest_request_is_never_preempted(depth: int) -> None:

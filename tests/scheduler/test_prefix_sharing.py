@@ -34,6 +34,12 @@ def test_requests_that_wait_for_a_prefix_do_not_hold_up_others(depth: int) -> No
     assert "waiter" not in world.cached()
 
 
+def test_tokens_are_not_granted_to_one_who_would_wait(depth: int) -> None:
+    world = World(depth=depth, budget=96)
+    world.run(request("owner", [*PREFIX[:64], 1]), request("waiter", [*PREFIX[:64], 2]), request("other", 64))
+    assert world.step_tokens()[0] == {"owner": 65, "other": 31}
+
+
 def test_those_who_wait_go_on_when_the_owner_is_aborted(depth: int) -> None:
     world = World(depth=depth, budget=64)
     world.driver.abort_at(2.5, "owner")  # type: ignore[arg-type]
