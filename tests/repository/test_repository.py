@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kvist.config.fields import config_fields
+from kvist.config.load import SERVE_SECTIONS
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "kvist"
 TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -112,3 +115,23 @@ def test_the_repository_names_no_place_outside_itself() -> None:
     here = str(Path(__file__).relative_to(ROOT))
     texts = [name for name in tracked if name.endswith((".py", ".md", ".toml", ".txt", ".html")) and name != here]
     assert [name for name in texts if pattern.search((ROOT / name).read_text(encoding="utf-8"))] == []
+
+
+def test_every_option_is_read_by_someone() -> None:
+    texts = [
+        path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path.parent.name not in ("config", "cli")
+    ]
+    names = [field.name for section, cls in SERVE_SECTIONS.items() for field in config_fields(cls, section)]
+    assert [name for name in names if not any(re.search(rf"\.{name}\b", text) for text in texts)] == []
+
+
+def test_files_that_pages_name_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = [
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"`((?:[\w.]+/)+[\w-]+\.(?:py|md|toml|json|html))`", page.read_text(encoding="utf-8"))
+    ]
+    assert named
+    missing = [(page, name) for page, name in named if not any((base / name).exists() for base in (ROOT, PACKAGE))]
+    assert missing == []

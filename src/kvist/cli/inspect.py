@@ -30,18 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
     config = engine_config(load_configs(arguments, ENGINE_SECTIONS))
     checkpoint = open_checkpoint(find_model(config.model))
     report = report_checkpoint(checkpoint)
-    table = size_memory(
-        config,
-        report.spec,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or ASSUMED_BATCHED_TOKENS,
-    )
+    num_batched_tokens = config.scheduler.max_num_batched_tokens or ASSUMED_BATCHED_TOKENS
+    table = size_memory(config, report.spec, max_num_batched_tokens=num_batched_tokens)
     if arguments.json:
         answer = report.as_json() | {"memory": _memory_json(table)}
         if arguments.tensors:
             answer["tensors"] = _tensors_json(checkpoint)
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
-    lines = [*_checkpoint_lines(report), "", *_memory_lines(table)]
+    lines = [*_checkpoint_lines(report), "", *_memory_lines(table, num_batched_tokens)]
     lines += ["", *(_tensor_lines(checkpoint) if arguments.tensors else _tensor_kind_lines(report))]
     print("\n".join(lines))
     return 0
@@ -72,11 +69,11 @@ def _checkpoint_lines(report: CheckpointReport) -> list[str]:
     return [report.path, *(f"  {name:<14} {value}" for name, value in rows)]
 
 
-def _memory_lines(table: MemoryTable) -> list[str]:
+def _memory_lines(table: MemoryTable, num_batched_tokens: int) -> list[str]:
     pool = f"{table.num_blocks} blocks of {table.block_size} tokens = {table.num_kv_tokens} tokens"
     rows = [
         ("weights", table.weight_bytes, "as float32"),
-        ("workspace", table.workspace_bytes, "of one step, at most"),
+        ("workspace", table.workspace_bytes, f"at most, of a step of {num_batched_tokens} tokens"),
         ("KV pool", table.kv_pool_bytes, f"{pool}; by {table.num_blocks_by}"),
         ("total", table.total_bytes, ""),
     ]
