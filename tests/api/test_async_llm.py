@@ -49,11 +49,11 @@ async def complete(llm: AsyncLLM, prompt: str, params: SamplingParams) -> tuple[
 
 
 MIXED = [
-    ("short", SamplingParams(temperature=0.0, max_tokens=20)),
-    (SHARED_PREFIX + "one", SamplingParams(temperature=0.0, max_tokens=12)),
-    (SHARED_PREFIX + "two", SamplingParams(temperature=0.8, seed=11, max_tokens=12)),
-    (SHARED_PREFIX + "three", SamplingParams(temperature=1.0, top_k=20, seed=12, max_tokens=7)),
-    ("a b c d e f g " * 9, SamplingParams(temperature=0.0, max_tokens=9, repetition_penalty=1.3)),
+    ("short", SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=20)),
+    (SHARED_PREFIX + "one", SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=12)),
+    (SHARED_PREFIX + "two", SamplingParams(temperature=0.8, seed=11, ignore_eos=True, max_tokens=12)),
+    (SHARED_PREFIX + "three", SamplingParams(temperature=1.0, top_k=20, seed=12, ignore_eos=True, max_tokens=7)),
+    ("a b c d e f g " * 9, SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=9, repetition_penalty=1.3)),
 ]
 
 
@@ -121,7 +121,7 @@ def test_outputs_grow_and_the_last_is_finished(model: str) -> None:
     async def run() -> None:
         async with AsyncLLM(model, **SMALL) as llm:
             lengths = []
-            async for output in llm.generate("hello", SamplingParams(temperature=0.0, max_tokens=9)):
+            async for output in llm.generate("hello", SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)):
                 lengths.append(len(output.outputs[0].token_ids))
             assert lengths == sorted(lengths)
             assert lengths[-1] == 9

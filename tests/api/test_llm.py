@@ -16,7 +16,7 @@ import pytest
 from kvist import LLM, RequestOutput, SamplingParams
 from kvist.core.errors import CheckpointError, ConfigError, InvalidRequestError, RequestTooLongError
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def texts(outputs: list[RequestOutput]) -> list[str]:
 
 def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
     prompts = ["a", "some longer prompt", "hello", "x" * 100]
-    params = [SamplingParams(temperature=0.0, max_tokens=count) for count in (9, 2, 30, 4)]
+    params = [SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for count in (9, 2, 30, 4)]
     outputs = llm.generate(prompts, params)
     assert [output.prompt for output in outputs] == prompts
     assert [len(output.outputs[0].token_ids) for output in outputs] == [9, 2, 30, 4]
@@ -79,7 +79,7 @@ def test_enqueued_prompts_are_answered_in_order(llm: LLM) -> None:
 
 
 def test_logprobs_name_the_sampled_token_and_the_best(llm: LLM) -> None:
-    params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=3, prompt_logprobs=2)
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=3, prompt_logprobs=2)
     output = llm.generate("hello", params)[0]
     sample = output.outputs[0]
     assert sample.logprobs is not None
@@ -94,7 +94,7 @@ def test_logprobs_name_the_sampled_token_and_the_best(llm: LLM) -> None:
 
 
 def test_samples_of_one_prompt_differ_and_repeat_with_the_seed(llm: LLM) -> None:
-    params = SamplingParams(temperature=1.0, max_tokens=12, n=4, seed=5)
+    params = SamplingParams(temperature=1.0, max_tokens=12, n=4, seed=5, ignore_eos=True)
     first, second = llm.generate(["hello", "hello"], params)
     assert len({sample.text for sample in first.outputs}) > 1
     assert texts([first]) == texts([second])
@@ -147,7 +147,7 @@ def test_stop_may_be_one_string_or_any_collection(llm: LLM) -> None:
     text = texts(llm.generate("hello", GREEDY))[0]
     piece = text[3:5]
     for stop in (piece, [piece], {piece}, (piece,)):
-        params = SamplingParams(temperature=0.0, max_tokens=12, stop=stop)  # type: ignore[arg-type]
+        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, stop=stop)  # type: ignore[arg-type]
         sample = llm.generate("hello", params)[0].outputs[0]
         assert (sample.text, sample.stop_reason) == (text[: text.index(piece)], piece)
 

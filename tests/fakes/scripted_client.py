@@ -28,9 +28,13 @@ class ScriptedEngineClient:
     ) -> None:
         self.submitted: list[NewRequest] = []
         self.aborted: list[RequestId] = []
+        self.ended: dict[RequestId, FinishReason] = {}
         self._script = script
         self._sizes = sizes
         self._refusal = refusal
+
+    async def abort(self, request_id: RequestId, *, reason: FinishReason = FinishReason.ABORT) -> None:
+        self.ended[request_id] = reason
 
     async def submit(self, request: NewRequest) -> AsyncGenerator[list[RequestEvent], None]:
         if self._refusal is not None:

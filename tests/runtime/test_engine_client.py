@@ -95,14 +95,15 @@ def test_a_cancelled_consumer_aborts_its_request(form: str) -> None:
     asyncio.run(scenario())
 
 
-def test_abort_by_id_ends_the_stream_with_abort(form: str) -> None:
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.STOP])
+def test_abort_by_id_ends_the_stream_with_the_reason_given(form: str, reason: FinishReason) -> None:
     async def scenario() -> None:
         async with running(form) as client:
             task = asyncio.create_task(events_of(client, new_request("a", max_tokens=900)))
             await eventually(lambda: client.status().num_running == 1)
-            await client.abort(RequestId("a"))
+            await client.abort(RequestId("a"), reason=reason)
             await client.abort(RequestId("unknown"))
-            assert finish_of(await task).reason is FinishReason.ABORT
+            assert finish_of(await task).reason is reason
             await rest(client)
 
     asyncio.run(scenario())

@@ -124,6 +124,7 @@ def test_a_stop_string_ends_the_engines_request_and_its_surplus_tokens_are_not_c
     assert updates[-1].is_final
     assert updates[-1].usage.completion_tokens == len(tokens_of(updates)) == 5
     assert client.aborted == [client.submitted[0].request_id]
+    assert client.ended == {client.submitted[0].request_id: FinishReason.STOP}
 
 
 def test_the_first_update_comes_before_any_token() -> None:

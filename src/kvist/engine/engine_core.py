@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from kvist.core.request import NewRequest, RequestId
+from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
@@ -62,9 +62,11 @@ class EngineCore:
         """As `Scheduler.add_request`."""
         return self._scheduler.add_request(new, now)
 
-    def abort_request(self, request_id: RequestId, now: float) -> list[RequestEvent]:
+    def abort_request(
+        self, request_id: RequestId, now: float, *, reason: FinishReason = FinishReason.ABORT
+    ) -> list[RequestEvent]:
         """As `Scheduler.abort_request`."""
-        return self._scheduler.abort_request(request_id, now)
+        return self._scheduler.abort_request(request_id, now, reason=reason)
 
     def take_events(self, now: float) -> EventBatch:
         """Events that no finished step has carried; call it when `begin` returned None and no step is open."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvist.core.request import NewRequest, RequestId
+from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch, RequestEvent
 
 
@@ -66,8 +66,11 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def abort(self, request_id: RequestId) -> None:
-        """Stop the request and free its blocks. No effect if it is unknown or finished."""
+    async def abort(self, request_id: RequestId, *, reason: FinishReason = FinishReason.ABORT) -> None:
+        """Stop the request and free its blocks. No effect if it is unknown or finished.
+
+        reason: what `Finished` says; STOP when the caller found a stop string, so that it counts as complete.
+        """
         ...
 
     def status(self) -> EngineStatus: ...

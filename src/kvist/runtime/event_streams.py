@@ -21,7 +21,7 @@ class EventStream:
         self.request = request
         self.is_finished = False
         self._num_output_tokens = 0
-        self._num_cached_tokens = 0
+        self._num_cached_tokens: int | None = None  # not scheduled yet
         self._pending: list[RequestEvent] = []
         self._error: KvistError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -36,7 +36,8 @@ class EventStream:
         if type(event) is TokensSampled:
             self._num_output_tokens += len(event.token_ids)
         elif type(event) is Scheduled:
-            self._num_cached_tokens = self._num_cached_tokens or event.num_cached_tokens
+            if self._num_cached_tokens is None:
+                self._num_cached_tokens = event.num_cached_tokens
         elif type(event) is Finished:
             self.is_finished = True
         self._wake()
@@ -49,7 +50,7 @@ class EventStream:
             reason=FinishReason.ERROR,
             num_prompt_tokens=len(self.request.prompt_token_ids) // 4,
             num_output_tokens=self._num_output_tokens,
-            num_cached_tokens=self._num_cached_tokens,
+            num_cached_tokens=self._num_cached_tokens or 0,
             num_preemptions=0,
             error=reason,
         )

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from kvist.core.clock import Clock
-from kvist.core.request import NewRequest, RequestId, pack_token_ids
+from kvist.core.request import FinishReason, NewRequest, RequestId, pack_token_ids
 from kvist.core.request_events import RequestEvent
 from kvist.runtime.engine_client import EngineClient
 from kvist.runtime.generation_types import GenerationRequest, GenerationUpdate, ModelInfo, SampleDelta, Usage
@@ -51,6 +51,7 @@ class TextGenerator:
                 async with aclosing(self.client.submit(new_requests[0])) as stream:
                     async for events in stream:
                         update = progress.advance([(0, events)])
+                        await self._end_at_stop_strings(update, new_requests)
                         yield update
                         if update.is_final:
                             return
@@ -58,6 +59,7 @@ class TextGenerator:
                 async with aclosing(MergedStreams(self.client, new_requests)) as streams:
                     while True:
                         update = progress.advance(await streams.take())
+                        await self._end_at_stop_strings(update, new_requests)
                         streams.close([delta.index for delta in update.deltas if delta.finish_reason is not None])
                         yield update
                         if update.is_final:
@@ -65,6 +67,12 @@ class TextGenerator:
         finally:
             for new in new_requests:
                 del self._callers[new.request_id]
+
+    async def _end_at_stop_strings(self, update: GenerationUpdate, new_requests: Sequence[NewRequest]) -> None:
+        """Tell the engine of samples that are complete for a reason only their text shows."""
+        for delta in update.deltas:
+            if isinstance(delta.stop_reason, str):
+                await self.client.abort(new_requests[delta.index].request_id, reason=FinishReason.STOP)
 
     async def abort(self, request_id: str) -> None:
         """End all open requests that the caller gave this id, with finish_reason ABORT. No effect if there are none."""

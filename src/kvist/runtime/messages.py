@@ -7,7 +7,7 @@ import msgspec
 from kvist.config.engine_config import EngineConfig
 from kvist.core import errors
 from kvist.core.errors import EngineUnavailableError, InvalidRequestError, KvistError, QueueFullError
-from kvist.core.request import NewRequest, RequestId
+from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
 from kvist.scheduler.scheduler import SchedulerStatus
@@ -57,7 +57,10 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End the request; `reason` is what its last event will say."""
+
     request_id: RequestId
+    reason: FinishReason = FinishReason.ABORT
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):

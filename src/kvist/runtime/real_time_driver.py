@@ -78,7 +78,7 @@ class RealTimeDriver:
             except KvistError as error:
                 refusals.append(Refusal(command.request.request_id, WireError.of(error)))
         elif isinstance(command, Abort):
-            events += self._core.abort_request(command.request_id, self._clock.now_s())
+            events += self._core.abort_request(command.request_id, self._clock.now_s(), reason=command.reason)
         elif isinstance(command, ResetPrefixCache):
             resets.append((command.call_id, self._core.reset_prefix_cache()))
         else:

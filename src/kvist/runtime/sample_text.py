@@ -28,6 +28,7 @@ class SampleText:
     ) -> None:
         self.is_finished = False
         self.num_cached_tokens = 0
+        self._is_scheduled = False
         self._index = index
         self._sampling = sampling
         self._tokenizer = tokenizer
@@ -76,7 +77,9 @@ class SampleText:
 
     def _note(self, event: RequestEvent) -> None:
         if isinstance(event, Scheduled):
-            self.num_cached_tokens = self.num_cached_tokens or event.num_cached_tokens
+            if not self._is_scheduled:  # what it reads again after a preemption is no saving
+                self.num_cached_tokens = event.num_cached_tokens
+                self._is_scheduled = True
         elif isinstance(event, PromptScored):
             self._prompt_logprobs += [position_logprobs(entry, self._tokenizer) for entry in event.logprobs]
 

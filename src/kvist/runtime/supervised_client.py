@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from kvist.core.clock import Clock
 from kvist.core.errors import EngineUnavailableError, InvalidRequestError
-from kvist.core.request import NewRequest, RequestId
+from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.runtime.engine_client import EngineInfo, EngineStatus
 from kvist.runtime.engine_link import EngineLink, LinkFactory
@@ -85,9 +85,9 @@ class SupervisedEngineClient:
             if not self._streams:
                 self._idle.set()
 
-    async def abort(self, request_id: RequestId) -> None:
+    async def abort(self, request_id: RequestId, *, reason: FinishReason = FinishReason.ABORT) -> None:
         if self._link is not None:
-            self._link.send(Abort(request_id))
+            self._link.send(Abort(request_id, reason))
 
     def status(self) -> EngineStatus:
         load = self._load

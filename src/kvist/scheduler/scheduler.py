@@ -121,12 +121,14 @@ class Scheduler:
             self._add_deadline(new.deadline_s, request)
         return [Queued(request.id, now, num_prompt_tokens, new.ttft_ms, new.tpot_ms)]
 
-    def abort_request(self, request_id: RequestId, now: float) -> list[RequestEvent]:
+    def abort_request(
+        self, request_id: RequestId, now: float, *, reason: FinishReason = FinishReason.ABORT
+    ) -> list[RequestEvent]:
         """Finish the request and free its blocks. Returns its last events, none if it is not known (any more)."""
         request = self._state.requests.get(request_id)
         if request is None:
             return []
-        self._finish(request, FinishReason.ABORT, now)
+        self._finish(request, reason, now)
         return self.take_events(now).events
 
     def schedule(self, now: float) -> StepPlan | None:
