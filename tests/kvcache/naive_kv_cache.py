@@ -22,6 +22,7 @@ class NaiveRequest:
     tokens: list[int]
     num_computed: int
     claim_end_block: int = 0
+    seen_block_ids: list[int] = field(default_factory=list)  # the table as an executor knows it
 
     def labels(self, first: int, last: int) -> list[Label]:
         return [(self.domain, tuple(self.tokens[: position + 1])) for position in range(first, last)]
@@ -69,13 +70,13 @@ class NaiveKVCache:
         for move in growth.moves:
             kept = self.contents.get(move.source, [None] * self.block_size)[: move.num_tokens]
             self.contents[move.target] = kept + [None] * (self.block_size - move.num_tokens)
-        assert request.table.block_ids[growth.first :] == growth.block_ids
+        request.seen_block_ids[growth.first :] = growth.block_ids
 
     def write(self, cache: KVCache, request: NaiveRequest, num_tokens: int) -> None:
         """Compute the next tokens: write their labels where the table says."""
         first = request.num_computed
         for position, label in enumerate(request.labels(first, first + num_tokens), first):
-            block_id = request.table.block_ids[position // self.block_size]
+            block_id = request.seen_block_ids[position // self.block_size]
             assert block_id not in self.cached.values(), "a block that others can find is never written"
             holders = [r for r in self.requests.values() if block_id in r.table.block_ids]
             assert holders == [request], "a block is written by the one table that holds it"

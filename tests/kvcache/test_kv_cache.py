@@ -134,6 +134,22 @@ def test_equal_blocks_computed_twice_are_stored_once() -> None:
     assert (driver.cache.num_evictable_blocks, driver.cache.num_free_blocks) == (2, 30)
 
 
+def test_a_copy_of_a_cached_block_is_given_up_when_blocks_are_needed() -> None:
+    driver = Driver(num_blocks=3)
+    tokens = TEXT[:12]
+    driver.serve(tokens[:4])
+    (cached,) = driver.cache.match(PUBLIC_DOMAIN, pack_token_ids(tokens), max_tokens=4).block_ids
+    nothing = driver.cache.match(PUBLIC_DOMAIN, pack_token_ids(tokens), max_tokens=0)
+    table = driver.cache.admit(RequestId("again"), PUBLIC_DOMAIN, pack_token_ids(tokens), nothing)
+    driver.compute(table, tokens[:8], write_from=0)
+    assert driver.cache.num_available_blocks == 0, "two blocks and a copy"
+    assert driver.cache.blocks_needed(table, num_tokens=12, write_from=8) == 0
+    growth = driver.cache.grow(table, num_tokens=12, write_from=8)
+    assert growth is not None
+    assert (growth.first, growth.block_ids[0], growth.moves) == (0, cached, [])
+    check_invariants(driver.cache)
+
+
 def test_what_follows_a_block_computed_twice_is_still_cached() -> None:
     driver = Driver()
     driver.serve(TEXT[:8])

@@ -137,3 +137,16 @@ def test_cached_tokens_are_those_of_the_first_admission(depth: int) -> None:
     world = World(depth=depth, num_blocks=24)
     world.run(*crowd(8))
     assert all(event.num_cached_tokens == 0 for event in world.finished().values())
+
+
+def test_a_request_that_computes_what_is_cached_needs_no_more_than_the_pool(depth: int) -> None:
+    world = World(depth=depth, num_blocks=6)
+    prompt = list(range(70))
+    world.run(
+        request("first", prompt[:20], max_tokens=1),
+        request("again", prompt, max_tokens=26, at=10.0, skip_reading_prefix_cache=True),
+        until_s=200.0,
+    )
+    assert {id_: len(tokens) for id_, tokens in world.outputs().items()} == {"first": 1, "again": 26}
+    assert world.num_preemptions() == 0
+    world.assert_at_rest()

@@ -22,9 +22,9 @@ from kvist.kvcache.token_blocks import TOKEN_BYTES
 class BlockTable:
     """One request's blocks, in token order. KVCache writes it, everyone else reads.
 
-    The blocks before `num_committed_blocks` are the tree's path to `tree_node` (None at depth 0), either the very
-    blocks or private copies of the same tokens; `shadowed_blocks` (index, block id) are the tree's blocks where the
-    table has copies, held so that who holds a block of the tree holds all before it.
+    The blocks before `num_committed_blocks` are the tree's path to `tree_node` (None at depth 0), except where the
+    request computed what the tree had already: there `shadowed_blocks` (index, block id) holds the tree's block too,
+    so that who holds a block of the tree holds all before it. The next `grow` gives up the copies.
     partial_node: where the tree's block lies that the table shares until it first writes behind the committed blocks.
     """
 
@@ -200,8 +200,9 @@ class KVCache:
 
     def blocks_needed(self, table: BlockTable, *, num_tokens: int, write_from: int) -> int:
         """Blocks that `grow` with the same arguments would take."""
-        num_missing = -(-num_tokens // self.block_size) - len(table.block_ids)
-        return max(0, num_missing) + len(self._shared_blocks(table, write_from))
+        num_missing = max(0, -(-num_tokens // self.block_size) - len(table.block_ids))
+        num_taken = num_missing + len(self._shared_blocks(table, write_from))
+        return max(0, num_taken - self._num_freed_copies(table)) if num_taken else 0
 
     def _shared_blocks(self, table: BlockTable, write_from: int) -> list[int]:
         """Indices of the table's blocks from `write_from` on that it must not write."""
@@ -222,7 +223,8 @@ class KVCache:
         num_missing = max(0, -(-num_tokens // block_size) - num_old)
         if not shared and not num_missing:
             return None
-        fresh = self._take(table.request_id, len(shared) + num_missing)
+        first = min([*shared[:1], *(index for index, _ in table.shadowed_blocks), num_old])
+        fresh = self._take(table, len(shared) + num_missing)
         moves: list[BlockMove] = []
         for index, target in zip(shared, fresh, strict=False):
             source = block_ids[index]
@@ -232,7 +234,6 @@ class KVCache:
             block_ids[index] = target
             self._drop_shared(table, index, source)
         block_ids.extend(fresh[len(shared) :])
-        first = shared[0] if shared else num_old
         return TableGrowth(first, block_ids[first:], moves)
 
     def _drop_shared(self, table: BlockTable, index: int, block_id: int) -> None:
@@ -242,14 +243,27 @@ class KVCache:
             self.eviction.add_candidate(self.tree.settle(table.partial_node, index + 1))
             table.partial_node = None
 
-    def _take(self, request_id: RequestId, num_blocks: int) -> list[int]:
-        num_short = num_blocks - self.pool.num_free_blocks
-        if num_short > self.pool.num_evictable_blocks:
+    def _num_freed_copies(self, table: BlockTable) -> int:
+        """Copies of the tree's blocks that are free once this table gives them up."""
+        return sum(self.pool.ref_counts[table.block_ids[index]] == 1 for index, _ in table.shadowed_blocks)
+
+    def _give_up_copies(self, table: BlockTable) -> None:
+        """Use the tree's blocks in place of equal ones. Without this a request could need more than its share."""
+        for index, block_id in table.shadowed_blocks:
+            self.pool.release((table.block_ids[index],))
+            table.block_ids[index] = block_id
+        table.shadowed_blocks = []
+
+    def _take(self, table: BlockTable, num_blocks: int) -> list[int]:
+        """Take blocks for `table`: first its own copies, then free ones, then by eviction."""
+        if num_blocks - self._num_freed_copies(table) > self.num_available_blocks:
             raise KVPoolExhaustedError(
-                f"request {request_id} needs {num_blocks} more KV blocks; {self.num_free_blocks} free and "
+                f"request {table.request_id} needs {num_blocks} more KV blocks; {self.num_free_blocks} free and "
                 f"{self.num_evictable_blocks} evictable of {self.num_total_blocks}. Lower max_num_seqs or raise "
                 "kv_cache_bytes."
             )
+        self._give_up_copies(table)
+        num_short = num_blocks - self.pool.num_free_blocks
         if num_short > 0:
             self._evict(num_short)
         return self.pool.allocate(num_blocks)
@@ -263,7 +277,8 @@ class KVCache:
     def commit(self, table: BlockTable, token_ids: bytes | array[int], *, num_computed_tokens: int) -> None:
         """Tell the tree of blocks that became full: their content is `token_ids[:num_computed_tokens]`.
 
-        Pending claims on them become ready. A block equal to one the tree already has stays private.
+        Pending claims on them become ready. A block equal to one that the tree has already stays private until the
+        next `grow`, which takes the tree's in its place.
         Reads only the new blocks' tokens, so a request's growing array is best handed in as it is.
         """
         first, last = table.num_committed_blocks, num_computed_tokens // self.block_size
