@@ -224,6 +224,12 @@ def test_options_reach_the_generator(call: Call) -> None:
     assert request.skip_reading_prefix_cache
 
 
+def test_top_k_minus_one_is_off_as_it_was_once_spelt(call: Call) -> None:
+    generator = ScriptedGenerator()
+    call("POST", "/v1/completions", json={**COMPLETION, "top_k": -1}, generator=generator)
+    assert generator.requests[0].sampling.top_k == 0
+
+
 def test_the_request_overrides_the_model_which_overrides_built_in_values(call: Call) -> None:
     generator = ScriptedGenerator()
     call("POST", "/v1/completions", json=COMPLETION, generator=generator)
