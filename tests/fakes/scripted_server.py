@@ -1,7 +1,7 @@
-"""A server process around a scripted engine: `python -m tests.fakes.scripted_server CONFIG_JSON START_S DRAIN_S`.
+"""A server process around a scripted engine: `python -m tests.fakes.scripted_server CONFIG_JSON START_S HOLDS`.
 
-START_S: how long the engine takes to start; below 0 it fails to. DRAIN_S: how long requests go on, at most, once asked
-to drain; the script itself hangs after its first word until then.
+START_S: how long the engine takes to start; below 0 it fails to. HOLDS: 1 if answers hang after their first word until
+something is written to standard input; a drain waits for that, as long as it may.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from kvist.server.serve import run_server
 
 
 def main() -> int:
-    config, start_s, drain_s = ServerConfig(**json.loads(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3])
+    config, start_s, holds = ServerConfig(**json.loads(sys.argv[1])), float(sys.argv[2]), sys.argv[3] == "1"
 
     async def start_backend(_listener: Callable[[EventBatch], None]) -> Backend:
         await asyncio.sleep(max(start_s, 0.0))
         if start_s < 0:
             raise CheckpointError("the model file is damaged")
         generator = ScriptedGenerator()
-        drained = asyncio.Event()
-        if drain_s:
-            generator.pause_after, generator.pause = 1, drained
+        go_on = asyncio.Event()
+        if holds:
+            generator.pause_after, generator.pause = 1, go_on
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), go_on.set)
 
         async def close(*, drain_s: float) -> None:
             print(f"closing within {drain_s:g} s", flush=True)
-            await asyncio.sleep(min(drain_s, float(sys.argv[3])))
-            if drain_s < float(sys.argv[3]):
-                generator.fail_after, generator.fail_with = 1, FinishReason.ABORT
-            drained.set()
+            if holds:
+                try:
+                    await asyncio.wait_for(go_on.wait(), drain_s)
+                except TimeoutError:
+                    generator.fail_after, generator.fail_with = 1, FinishReason.ABORT
+                    go_on.set()
 
         generator.client.close = close
         return scripted_backend(generator)

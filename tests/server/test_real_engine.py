@@ -201,7 +201,7 @@ def test_one_key_never_reads_what_another_cached(tiny_model: Callable[..., objec
 @pytest.mark.slow
 def test_a_full_queue_answers_429_and_the_rest_is_served(tiny_model: Callable[..., object]) -> None:
     limits = {"max_num_seqs": 1, "max_num_queued_reqs": 2}
-    body = {"prompt": "a", "max_tokens": 60, "ignore_eos": True}
+    body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}
     with real_server(tiny_model(), scheduler=limits, server={"engine_client": "thread"}) as server:
         with ThreadPoolExecutor(12) as pool:
             jobs = [pool.submit(httpx.post, server.url + "/v1/completions", json=body, timeout=60) for _ in range(12)]

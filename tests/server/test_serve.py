@@ -50,11 +50,19 @@ def free_port() -> int:
 def launch() -> Iterator[Callable[..., ServerProcess]]:
     processes = []
 
-    def start(*, start_s: float = 0.0, drain_s: float = 0.0, **options: object) -> ServerProcess:
+    def start(*, start_s: float = 0.0, holds: bool = False, **options: object) -> ServerProcess:
         port = options.setdefault("port", free_port())
-        command = [sys.executable, "-m", "tests.fakes.scripted_server", json.dumps(options), str(start_s), str(drain_s)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fakes.scripted_server",
+            json.dumps(options),
+            str(start_s),
+            str(int(holds)),
+        ]
         root = Path(__file__).parents[2]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=root)
         processes.append(process)
         return ServerProcess(process, port)
 
@@ -63,8 +71,8 @@ def launch() -> Iterator[Callable[..., ServerProcess]]:
         if process.poll() is None:
             process.kill()
         process.wait(20)
-        process.stdout.close()
-        process.stderr.close()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
 
 
 def wait_for(url: str, **options: object) -> httpx.Response:
@@ -119,18 +127,20 @@ def test_a_taken_port_is_one_clear_line(launch: Callable[..., ServerProcess]) ->
 
 @pytest.mark.slow
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Callable[..., ServerProcess]) -> None:
-    server = launch(drain_s=1.0, shutdown_timeout=20.0)
+    server = launch(holds=True, shutdown_timeout=100.0)
     server.lines_until("kvist serves")
     with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=30) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if "Hello" in line)
         server.process.send_signal(signal.SIGTERM)
-        server.lines_until("closing within 20 s")
+        server.lines_until("closing within 100 s")
         refused = httpx.post(server.url + "/v1/chat/completions", json=CHAT)
         assert refused.status_code == 503
         assert "shutting down" in refused.json()["error"]["message"]
         assert httpx.get(server.url + "/ready").status_code == 503
         assert httpx.get(server.url + "/health").status_code == 200
+        server.process.stdin.write("go on\n")
+        server.process.stdin.flush()
         rest = "".join(lines)
     assert " world" in rest
     assert rest.endswith("data: [DONE]")
@@ -140,7 +150,7 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Calla
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["timeout", "second signal"])
 def test_requests_that_outlive_the_drain_end_with_an_error(launch: Callable[..., ServerProcess], stop: str) -> None:
-    server = launch(drain_s=60.0, shutdown_timeout=0.2 if stop == "timeout" else 50.0)
+    server = launch(holds=True, shutdown_timeout=0.2 if stop == "timeout" else 50.0)
     server.lines_until("kvist serves")
     with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=30) as stream:
         lines = stream.iter_lines()
