@@ -236,12 +236,40 @@ def test_eviction_never_takes_a_block_in_use() -> None:
     assert driver.hit(TEXT[:8]) == 4
 
 
-def test_a_block_released_while_partly_shared_can_be_evicted() -> None:
-    driver = Driver(num_blocks=4)
-    driver.serve(TEXT[:8])
-    table = driver.open(TEXT[:8])  # ends inside the second block and goes before it writes
+def evict_other_than(driver: Driver, kept: list[int]) -> None:
+    """Take the place of a younger prefix: eviction comes past the older, used one."""
+    driver.serve([7] * 8)
+    table = driver.open([8])
+    num_tokens = (driver.cache.num_free_blocks + 2) * driver.cache.block_size
+    driver.cache.grow(table, num_tokens=num_tokens, write_from=0)
     driver.close(table)
-    driver.serve([1] * 16)
+    assert driver.hit([7] * 8) == 0
+    assert driver.hit(kept) == len(kept)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_block_that_was_shared_in_part_can_be_evicted_afterwards(writes: bool) -> None:
+    driver = Driver(num_blocks=8)
+    driver.serve(TEXT[:8])
+    table = driver.open(TEXT[:8])  # ends inside the second block
+    evict_other_than(driver, TEXT[:8])
+    if writes:
+        driver.cache.grow(table, num_tokens=8, write_from=7)
+        check_invariants(driver.cache)
+    driver.close(table)
+    driver.serve([1] * 32)
+    assert driver.hit(TEXT[:8]) == 0
+
+
+def test_a_block_that_a_fork_shared_in_part_can_be_evicted_afterwards() -> None:
+    driver = Driver(num_blocks=8)
+    parent = driver.open(TEXT[:8])
+    driver.compute(parent, TEXT[:8], write_from=0)
+    child = driver.cache.fork(RequestId("child"), parent, num_tokens=7)
+    driver.close(parent)
+    evict_other_than(driver, TEXT[:8])
+    driver.close(child)
+    driver.serve([1] * 32)
     assert driver.hit(TEXT[:8]) == 0
 
 

@@ -53,7 +53,7 @@ class TableEdit(msgspec.Struct, frozen=True, gc=False):
 class StepPlan(msgspec.Struct, frozen=True):
     """One step. The four row columns have one entry per scheduled request.
 
-    Order of work: forget `dropped_request_ids`; learn `new_requests`; apply `table_edits`; do `block_moves`;
+    Order of work: forget `dropped_request_ids`; learn `new_requests`; apply `table_edits`; do `block_moves` one by one;
     compute rows. Row i computes tokens [start_positions[i], start_positions[i] + num_scheduled_tokens[i]) of its
     request, writing their K and V. If samples[i], its last token's logits give the next token, which the executor
     appends to the request.
