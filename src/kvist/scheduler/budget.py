@@ -16,17 +16,23 @@ def choose_token_budget(points: Sequence[tuple[int, float]], *, target_s: float 
     """
     if not points:
         raise ValueError("no measured steps to choose a token budget from")
-    by_tokens = sorted(points)
-    # Noise must not make a larger step look faster than a smaller one.
-    slowest = 0.0
     budget = 0.0
     last_tokens, last_s = 0, 0.0
-    for num_tokens, measured_s in by_tokens:
-        slowest = max(slowest, measured_s)
-        if slowest > target_s:
-            share = (target_s - last_s) / (slowest - last_s)
+    for num_tokens, step_time_s in _without_noise(points):
+        if step_time_s > target_s:
+            share = (target_s - last_s) / (step_time_s - last_s)
             budget = last_tokens + share * (num_tokens - last_tokens)
             break
         budget = num_tokens
-        last_tokens, last_s = num_tokens, slowest
+        last_tokens, last_s = num_tokens, step_time_s
     return max(int(budget) // BUDGET_MULTIPLE * BUDGET_MULTIPLE, BUDGET_MULTIPLE)
+
+
+def _without_noise(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return the points by size, each no slower than any larger one: what else a machine does only ever adds time."""
+    fastest = float("inf")
+    cleaned: list[tuple[int, float]] = []
+    for num_tokens, measured_s in sorted(points, reverse=True):
+        fastest = min(fastest, measured_s)
+        cleaned.append((num_tokens, fastest))
+    return cleaned[::-1]
