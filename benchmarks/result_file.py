@@ -40,7 +40,7 @@ def write_result(name: str, results: dict[str, object], *, seed: int | None, num
     path = RESULTS / f"{name}.json"
     document = {
         "name": name,
-        "command": " ".join(["python", *_relative(sys.argv)]),
+        "command": _command(),
         "commit": _commit(),
         "machine": _machine(),
         "seed": seed,
@@ -52,8 +52,10 @@ def write_result(name: str, results: dict[str, object], *, seed: int | None, num
     return path
 
 
-def _relative(words: Sequence[str]) -> list[str]:
-    return [os.path.relpath(word, ROOT) if Path(word).is_absolute() else word for word in words]
+def _command() -> str:
+    main = sys.modules["__main__"].__spec__
+    program = ["-m", main.name] if main else [os.path.relpath(sys.argv[0], ROOT)]
+    return " ".join(["python", *program, *sys.argv[1:]])
 
 
 def _commit() -> str:
