@@ -192,6 +192,10 @@ def test_flags_that_ask_for_what_kvist_does_anyway_are_accepted(words: list[str]
     assert load(*words) == load()
 
 
+def test_an_accepted_foreign_flag_leaves_the_model_alone() -> None:
+    assert load("--enable-metrics", "x.gguf")["model"].model == "x.gguf"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -40,9 +40,7 @@ FOREIGN_FLAGS = (
         ("--gpu-memory-utilization", "--mem-fraction-static"),
         f"{_NO_GPU}; size the KV pool with --kv-cache-bytes, --num-blocks or --max-total-tokens",
     ),
-    ForeignFlag(
-        ("--enforce-eager",), "the reference executor always runs eagerly: it captures no graphs", ("", "true")
-    ),
+    ForeignFlag(("--enforce-eager",), "the reference executor always runs eagerly: it captures no graphs", ("",)),
     ForeignFlag(
         ("--dtype",), "the reference executor computes in float32, whatever the weights' format", ("auto", "float32")
     ),
@@ -122,8 +120,8 @@ FOREIGN_FLAGS = (
     ForeignFlag(
         ("--otlp-traces-endpoint", "--collect-detailed-traces", "--enable-trace"), "traces are not exported so far"
     ),
-    ForeignFlag(("--enable-metrics", "--metrics", "--enable-cache-report", "--jinja"), "it is always on", ("", "true")),
-    ForeignFlag(("--enable-chunked-prefill",), "use --policy to choose how prompts are chunked", ("", "true")),
+    ForeignFlag(("--enable-metrics", "--metrics", "--enable-cache-report", "--jinja"), "it is always on", ("",)),
+    ForeignFlag(("--enable-chunked-prefill",), "use --policy to choose how prompts are chunked", ("",)),
     ForeignFlag(("--no-enable-chunked-prefill",), "use --policy prefill_first or decode_first"),
     ForeignFlag(
         ("--prefill-schedule-interval", "--prefill-decode-interval", "--enable-mixed-chunk"),
@@ -134,14 +132,16 @@ FOREIGN_FLAGS = (
 
 class _Refuse(argparse.Action):
     def __init__(self, *, foreign: ForeignFlag, **options: Any) -> None:  # Any: handed on to argparse
-        super().__init__(nargs="?", const="", **options)
+        # A flag that is fine without a value must not swallow the MODEL after it.
+        super().__init__(nargs=0 if "" in foreign.neutral_values else "?", const="", **options)
         self._foreign = foreign
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        if str(values).lower() not in self._foreign.neutral_values:
-            asked = f"{option_string} {values}".strip()
+        value = "" if self.nargs == 0 else str(values)
+        if value.lower() not in self._foreign.neutral_values:
+            asked = f"{option_string} {value}".strip()
             raise ConfigError(f"{asked} is not available: {self._foreign.reason}.")
 
 
