@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,21 @@ def test_the_whole_package_imports_with_torch_and_ray_blocked() -> None:
     )
     result = run_python("-c", program)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_package_imports_only_what_the_base_install_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = {re.split(r"[<>=\[]", name)[0].lower().replace("_", "-") for name in project["dependencies"]}
+    distributions = importlib.metadata.packages_distributions()
+    foreign = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            tops = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"kvist"}
+            owners = {owner.lower().replace("_", "-") for top in tops for owner in distributions.get(top, [top])}
+            foreign |= {(str(path.relative_to(PACKAGE)), owner) for owner in owners - brought}
+    assert foreign == set()
 
 
 def test_every_folder_is_in_the_architecture_page() -> None:
