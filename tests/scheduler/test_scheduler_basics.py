@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.fakes.engine_world import World, request
 
@@ -97,6 +98,19 @@ def test_a_request_that_can_never_fit_is_refused_at_once(depth: int) -> None:
         world.scheduler.add_request(request("prompt", 100, max_tokens=None), 0.0)
     with pytest.raises(InvalidRequestError, match="no tokens"):
         world.scheduler.add_request(request("empty", []), 0.0)
+    world.assert_at_rest()
+
+
+def test_values_that_would_spoil_the_queues_are_refused(depth: int) -> None:
+    world = World(depth=depth, config={"queue_order": "priority"})
+    good = request("a")
+    for bad in (
+        msgspec.structs.replace(good, priority=10**400),
+        msgspec.structs.replace(good, deadline_s=float("nan")),
+        msgspec.structs.replace(good, prompt_token_ids=b"12345"),
+    ):
+        with pytest.raises(InvalidRequestError):
+            world.scheduler.add_request(bad, 0.0)
     world.assert_at_rest()
 
 

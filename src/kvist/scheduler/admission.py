@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kvist.core.errors import InvalidRequestError, QueueFullError, RequestTooLongError
 from kvist.core.request import NewRequest
+from kvist.kvcache.token_blocks import TOKEN_BYTES
 
 MIN_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 600.0
 RATE_SMOOTHING = 0.1
+MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,18 @@ class QueueLoad:
     max_num_queued_tokens: int | None
     started_per_s: float | None
     tokens_per_s: float | None
+
+
+def check_request(new: NewRequest) -> int:
+    """Return the number of prompt tokens. Raises InvalidRequestError for values that would spoil the state."""
+    num_prompt_tokens, num_odd_bytes = divmod(len(new.prompt_token_ids), TOKEN_BYTES)
+    if num_odd_bytes:
+        raise InvalidRequestError("prompt_token_ids is not packed int32", param="prompt")
+    if abs(new.priority) > MAX_PRIORITY:
+        raise InvalidRequestError(f"priority must be within ±{MAX_PRIORITY}", param="priority")
+    if new.deadline_s is not None and math.isnan(new.deadline_s):
+        raise InvalidRequestError("deadline_s is not a number", param="deadline_s")
+    return num_prompt_tokens
 
 
 def total_tokens_limit(new: NewRequest, num_prompt_tokens: int, limits: CapacityLimits) -> int:

@@ -16,8 +16,14 @@ from kvist.core.request_events import EventBatch, Finished, Queued, RequestEvent
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
 from kvist.kvcache.kv_cache import KVCache
-from kvist.kvcache.token_blocks import TOKEN_BYTES
-from kvist.scheduler.admission import CapacityLimits, QueueLoad, StartRate, check_queue, total_tokens_limit
+from kvist.scheduler.admission import (
+    CapacityLimits,
+    QueueLoad,
+    StartRate,
+    check_queue,
+    check_request,
+    total_tokens_limit,
+)
 from kvist.scheduler.candidates import CandidateSource
 from kvist.scheduler.invariants import check_scheduler
 from kvist.scheduler.plan_builder import PlannedStep
@@ -106,9 +112,7 @@ class Scheduler:
         """
         if new.request_id in self._state.requests:
             raise InvalidRequestError(f"request id {new.request_id!r} is in use", param="request_id")
-        num_prompt_tokens, num_odd_bytes = divmod(len(new.prompt_token_ids), TOKEN_BYTES)
-        if num_odd_bytes:
-            raise InvalidRequestError("prompt_token_ids is not packed int32", param="prompt")
+        num_prompt_tokens = check_request(new)
         max_total_tokens = total_tokens_limit(new, num_prompt_tokens, self._limits)
         if new.fork_of not in self._state.requests:
             check_queue(self._queue_load(), num_prompt_tokens)
