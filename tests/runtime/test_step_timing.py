@@ -19,6 +19,8 @@ class TimedExecutor:
         self._clock = clock
         self._per_token_s = per_token_s
         self.known: set[str] = set()
+        self.slow_steps: set[int] = set()  # which of the steps with rows take ten times as long
+        self._num_steps = 0
 
     def begin_step(self, plan: StepPlan) -> StepResult:
         self.known -= set(plan.dropped_request_ids)
@@ -26,7 +28,9 @@ class TimedExecutor:
         for row, request_id in enumerate(plan.request_ids):
             blocks = [block for edit in plan.table_edits if edit.request_id == request_id for block in edit.block_ids]
             assert len(blocks) * 16 >= plan.num_scheduled_tokens[row]
-        self._clock.advance_to(self._clock.now_s() + self._per_token_s * plan.num_total_tokens)
+        self._num_steps += bool(plan.request_ids)
+        slowness = 10 if self._num_steps in self.slow_steps else 1
+        self._clock.advance_to(self._clock.now_s() + slowness * self._per_token_s * plan.num_total_tokens)
         return StepResult(step_id=plan.step_id, sampled_token_ids=[(1,) for _ in plan.request_ids])
 
     def finish_step(self, handle: StepResult) -> StepResult:
@@ -39,9 +43,19 @@ class TimedExecutor:
 def measured(per_token_s: float, max_tokens: int = 8192) -> list[StepPoint]:
     clock = VirtualClock()
     executor = TimedExecutor(clock, per_token_s)
-    points = measure_steps(executor, clock, block_size=16, max_tokens=max_tokens)
+    timing = measure_steps(executor, clock, block_size=16, max_tokens=max_tokens)
     assert executor.known == set()
-    return points
+    assert timing.is_steady
+    return timing.points
+
+
+def test_a_disturbed_measurement_is_not_called_steady_and_gives_the_shorter_times() -> None:
+    clock = VirtualClock()
+    executor = TimedExecutor(clock, 1e-4)
+    executor.slow_steps = {3}
+    timing = measure_steps(executor, clock, block_size=16, max_tokens=32)
+    assert not timing.is_steady
+    assert [round(point.step_time_s, 9) for point in timing.points] == [0.0016, 0.0032]
 
 
 def test_a_fast_machine_is_measured_at_every_size() -> None:

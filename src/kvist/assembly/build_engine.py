@@ -39,11 +39,17 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     token_budget = config.scheduler.max_num_batched_tokens
     if token_budget is None:
         phases.begin("time steps")
-        timing_file = cache_folder() / "timing" / timing_key((checkpoint.identity, repr(config.executor)))
+        timing_file = (
+            cache_folder()
+            / "timing"
+            / timing_key((checkpoint.identity, repr(config.executor), config.cache.kv_cache_dtype))
+        )
         points = load_timing(timing_file)
         if points is None:
-            points = measure_steps(executor, clock, block_size=config.cache.block_size, max_tokens=max_model_len)
-            keep_timing(timing_file, points)
+            timing = measure_steps(executor, clock, block_size=config.cache.block_size, max_tokens=max_model_len)
+            points = timing.points
+            if timing.is_steady:  # what was measured beside other work must not decide all later starts
+                keep_timing(timing_file, points)
         token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
     phases.begin("lay out cache")
     table = size_memory(config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks)

@@ -1,6 +1,6 @@
 """Measures how long prefill steps of growing size take on this machine, for the choice of the token budget.
 
-The result is kept on disk: a second start with the same model, executor, threads and machine measures nothing.
+A steady result is kept on disk: a second start with the same model, executor, threads and machine measures nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,8 @@ from kvist.weights.atomic_file import write_atomically
 STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 LONGEST_STEP_S = 0.2  # twice the aim of the budget: larger steps are not of interest
 MAX_TOTAL_S = 2.5
-LAYOUT_VERSION = 1  # of the kept file
+STEADY_RATIO = 1.5
+LAYOUT_VERSION = 2  # of the kept file
 
 _REQUEST_ID = RequestId("step-timing")
 
@@ -37,17 +39,26 @@ class StepPoint(msgspec.Struct, frozen=True):
     step_time_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """What was measured. is_steady: repeated steps took about as long, so nothing else disturbed the machine."""
+
+    points: list[StepPoint]
+    is_steady: bool
+
+
 class _KeptTiming(msgspec.Struct, frozen=True):
     layout_version: int
     points: list[StepPoint]
 
 
-def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_tokens: int) -> list[StepPoint]:
+def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_tokens: int) -> StepTiming:
     """Time one chunk of each size, at most `max_tokens`, until steps or the sum of them get long.
 
     Writes to the KV blocks and leaves no request behind: for an executor that has not served yet.
     """
     points: list[StepPoint] = []
+    is_steady = True
     sizes = [size for size in STEP_SIZES if size <= max_tokens] or [max_tokens]
     begun_s = clock.now_s()
     _time_step(executor, clock, 1, block_size)  # the first step also pays for touching the weights
@@ -55,11 +66,13 @@ def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_toke
         step_time_s = _time_step(executor, clock, size, block_size)
         if clock.now_s() - begun_s < MAX_TOTAL_S / 2:
             # The shorter of two: whatever else the machine was doing only ever adds time.
-            step_time_s = min(step_time_s, _time_step(executor, clock, size, block_size))
+            again_s = _time_step(executor, clock, size, block_size)
+            is_steady &= max(step_time_s, again_s) <= STEADY_RATIO * min(step_time_s, again_s)
+            step_time_s = min(step_time_s, again_s)
         points.append(StepPoint(size, step_time_s))
         if step_time_s > LONGEST_STEP_S or clock.now_s() - begun_s > MAX_TOTAL_S:
             break
-    return points
+    return StepTiming(points, is_steady)
 
 
 def timing_key(parts: Sequence[str]) -> str:
