@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from kvist.execution.threads import granted_cores, limit_blas_threads
+from kvist.execution.threads import MatrixProducts, granted_cores
 
 
 def test_granted_cores_respect_the_cgroup_quota(tmp_path):
@@ -26,7 +27,28 @@ def test_granted_cores_without_quota_are_those_of_the_process(tmp_path, content)
     assert granted_cores(limit) == len(os.sched_getaffinity(0))
 
 
-def test_asked_threads_are_used():
-    with threadpool_limits():  # put back afterwards what was in force
-        assert limit_blas_threads(1) == 1
-        assert all(library["num_threads"] == 1 for library in threadpool_info() if library["user_api"] == "blas")
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+def test_products_on_any_number_of_threads_are_those_of_numpy(num_threads, num_rows):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((num_rows, 600), np.float32)
+    products = MatrixProducts(num_threads)
+    for num_columns in (1, 5, 1001):
+        weight = random.standard_normal((num_columns, 600), np.float32)
+        with products.one_blas_thread():
+            np.testing.assert_allclose(products.multiply(x, weight), x @ weight.T, atol=1e-4, rtol=1e-4)
+    products.close()
+
+
+def test_blas_threads_are_put_back_after_a_step():
+    with threadpool_limits(2, user_api="blas"):
+        products = MatrixProducts(3)
+        with products.one_blas_thread():
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
+        assert MatrixProducts(None).num_threads <= 2
+    products.close()
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}

@@ -8,7 +8,7 @@ from kvist.execution.reference.kv_storage import KVStorage
 from kvist.execution.reference.load_weights import Progress, load_weights
 from kvist.execution.reference.model_executor import ModelExecutor
 from kvist.execution.sampler import Sampler
-from kvist.execution.threads import limit_blas_threads
+from kvist.execution.threads import MatrixProducts
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import Checkpoint
 
@@ -20,7 +20,6 @@ def load_model_executor(
 
     Raises CheckpointError or UnsupportedModelError for what `read_model` refuses.
     """
-    limit_blas_threads(config.executor.num_threads)
     model = read_model(checkpoint)
     return ModelExecutor(
         model,
@@ -32,5 +31,6 @@ def load_model_executor(
             dtype=kv_dtype(config.cache.kv_cache_dtype),
         ),
         Sampler(processed_logprobs=config.executor.logprobs_mode == "processed_logprobs"),
+        MatrixProducts(config.executor.num_threads),
         engine_seed=config.model.seed,
     )

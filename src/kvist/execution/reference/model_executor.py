@@ -17,6 +17,7 @@ from kvist.execution.reference.kv_storage import KVStorage
 from kvist.execution.reference.operations import NumpyOperations
 from kvist.execution.reference.step_batch import StepBatch, build_batch
 from kvist.execution.sampler import Sampler, SamplingRow
+from kvist.execution.threads import MatrixProducts
 from kvist.models.registry import Model
 from kvist.models.weight_sources import ModelWeights
 
@@ -62,6 +63,7 @@ class ModelExecutor:
         weights: ModelWeights[Array],
         kv: KVStorage,
         sampler: Sampler,
+        products: MatrixProducts,
         *,
         engine_seed: int,
     ) -> None:
@@ -69,6 +71,7 @@ class ModelExecutor:
         self._weights = weights
         self._kv = kv
         self._sampler = sampler
+        self._products = products
         self._engine_seed = engine_seed
         self._requests: dict[RequestId, RequestTokens] = {}
 
@@ -83,7 +86,8 @@ class ModelExecutor:
         self._apply_changes(plan)
         result = StepResult(step_id=plan.step_id, sampled_token_ids=[() for _ in plan.request_ids])
         if plan.request_ids:
-            with np.errstate(all="ignore"):  # numbers that overflow are looked for at the end, request by request
+            # numbers that overflow are looked for at the end, request by request
+            with np.errstate(all="ignore"), self._products.one_blas_thread():
                 self._compute(plan, result)
         return result
 
@@ -92,6 +96,7 @@ class ModelExecutor:
 
     def close(self) -> None:
         self._requests.clear()
+        self._products.close()
         del self._weights, self._kv
 
     def _apply_changes(self, plan: StepPlan) -> None:
@@ -119,7 +124,7 @@ class ModelExecutor:
             finite = operations.finite_rows[logit_rows[indices.start : indices.stop]]
             self._take_logits([wanted[i] for i in indices], logits, finite, requests, result)
 
-        operations = NumpyOperations(batch, self._kv, logit_rows, take_logits)
+        operations = NumpyOperations(batch, self._kv, self._products, logit_rows, take_logits)
         self._model.architecture.forward(self._model.spec, operations, self._weights)
         for i, chunk in enumerate(batch.chunks):
             if not operations.finite_rows[chunk.rows].all():

@@ -16,6 +16,7 @@ from kvist.execution.reference.attention import attend
 from kvist.execution.reference.kv_storage import KVStorage
 from kvist.execution.reference.step_batch import Chunk, StepBatch
 from kvist.execution.rope_frequencies import rope_frequencies
+from kvist.execution.threads import MatrixProducts
 from kvist.models.ops import Split
 
 Array = NDArray[np.float32]
@@ -34,11 +35,13 @@ class NumpyOperations:
         self,
         batch: StepBatch,
         kv: KVStorage,
+        products: MatrixProducts,
         logit_rows: NDArray[np.int64],
         take_logits: Callable[[range, Array], None],
     ) -> None:
         self._batch = batch
         self._kv = kv
+        self._products = products
         self._logit_rows = logit_rows
         self._take_logits = take_logits
         self._rotations: dict[LayerSpec, tuple[Array, Array]] = {}
@@ -55,7 +58,7 @@ class NumpyOperations:
         return normed.reshape(x.shape)
 
     def linear(self, x: Array, weight: Array, *, bias: Array | None = None, split: Split) -> Array:
-        out = x @ weight.T
+        out = self._products.multiply(x, weight)
         if bias is not None:
             out += bias
         return out
@@ -164,8 +167,10 @@ class NumpyOperations:
         for expert in range(len(router)):
             rows, places = np.nonzero(chosen == expert)
             if len(rows):
-                hidden = _activation(x[rows] @ gate[expert].T, kind) * (x[rows] @ up[expert].T)
-                out[rows] += hidden @ down[expert].T * chosen_shares[rows, places][:, None]
+                part = x[rows]
+                opened = _activation(self._products.multiply(part, gate[expert]), kind)
+                hidden = opened * self._products.multiply(part, up[expert])
+                out[rows] += self._products.multiply(hidden, down[expert]) * chosen_shares[rows, places][:, None]
         return out
 
     def add(self, x: Array, y: Array) -> Array:
@@ -176,7 +181,7 @@ class NumpyOperations:
         tile = max(1, MAX_LOGITS // len(weight))
         for first in range(0, len(self._logit_rows), tile):
             rows = self._logit_rows[first : first + tile]
-            out = x[rows] @ weight.T
+            out = self._products.multiply(x[rows], weight)
             if softcap is not None:
                 out = np.tanh(out / np.float32(softcap)) * np.float32(softcap)
             self.finite_rows[rows] &= np.isfinite(out.max(axis=1)) & np.isfinite(out.min(axis=1))
