@@ -31,6 +31,8 @@ class Checkout:
         shutil.copytree(ROOT / "scripts", folder / "scripts")
         for name in ("pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, folder)
+        (folder / "csrc").mkdir()
+        (folder / "csrc" / "kernel.cpp").write_text("int one() { return 1; }")
         (folder / "stub").mkdir()
         self.write_stub()
 
@@ -93,10 +95,10 @@ def test_a_missing_venv_is_named_with_the_line_that_installs_it(checkout: Checko
     assert "sudo apt-get install -y python3-venv" in err
 
 
-def test_missing_headers_are_named_but_do_not_stop(checkout: Checkout) -> None:
+def test_missing_headers_are_named_with_the_line_that_installs_them(checkout: Checkout) -> None:
     checkout.write_stub(headers_missing=1)
     code, out, err = checkout.run()
-    assert (code, out) == (0, "entered\n")
+    assert (code, out) == (1, "")
     assert "sudo apt-get install -y python3-dev" in err
 
 
@@ -127,10 +129,11 @@ def test_a_broken_environment_is_rebuilt(checkout: Checkout) -> None:
     assert checkout.count("-m venv .venv") == 2
 
 
-def test_changed_pins_are_installed_into_the_same_environment(checkout: Checkout) -> None:
+@pytest.mark.parametrize("changed", ["constraints.txt", "csrc/kernel.cpp"])
+def test_changed_pins_and_kernels_are_installed_into_the_same_environment(checkout: Checkout, changed: str) -> None:
     checkout.run()
-    with (checkout.folder / "constraints.txt").open("a") as pins:
-        pins.write("another==1.0\n")
+    with (checkout.folder / changed).open("a") as file:
+        file.write("\n")
     checkout.run()
     assert (checkout.count("-m venv .venv"), checkout.count("pip install")) == (1, 2)
 

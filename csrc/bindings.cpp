@@ -1,0 +1,242 @@
+// The only file that knows Python: plans are built and replayed through it, weights are packed.
+#include "mixture.h"
+#include "operations.h"
+#include "pack.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <tuple>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace kvist {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// A weight as Python sees it: keeps the arrays alive that the plan points into.
+struct Weight {
+    Bytes data;
+    Format format;
+    int n, k;
+    Floats bias;  // padded to a tile; may hold nothing
+    PackedMatrix matrix() const {
+        return {data.data(), format, n, k, bias.size() ? bias.data() : nullptr};
+    }
+};
+
+Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
+    const auto f = static_cast<Format>(format);
+    const int64_t packed = packed_bytes(f, n, k);
+    const int64_t need = packed ? packed : int64_t{n} * source_row_bytes(f, k);
+    if (static_cast<int64_t>(data.size()) < need) throw std::invalid_argument("weight data is too short for its shape");
+    if (bias.size() && static_cast<int>(bias.size()) < (n + kTile - 1) / kTile * kTile)
+        throw std::invalid_argument("bias must be padded to a tile");
+    return {data, f, n, k, bias};
+}
+
+class PythonPlan {
+   public:
+    PythonPlan(const std::string& isa, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows)
+        : plan_(kernels_named(isa), std::move(pool), max_tokens, max_rows) {}
+    PythonPlan(const PythonPlan&) = delete;
+    PythonPlan& operator=(const PythonPlan&) = delete;
+
+    static const Kernels& kernels_named(const std::string& isa) {
+        if (isa.empty()) return best_kernels();
+        const Kernels* kernels = find_kernels(isa.c_str());
+        if (!kernels) throw std::invalid_argument("this processor has no " + isa);
+        return *kernels;
+    }
+
+    std::string isa() const { return plan_.kernels.name; }
+    int num_threads() const { return plan_.num_threads(); }
+    int buffer(int width) { return plan_.add_buffer(width); }
+    int quantized(int k) { return plan_.add_quantized(k); }
+    std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
+
+    int rope_angles(std::vector<double> inverse_frequency) {
+        float* table = plan_.allocate_floats(inverse_frequency.size() * 2 * plan_.max_tokens);
+        plan_.append(make_rope_angles(plan_, std::move(inverse_frequency), table));
+        rope_tables_.push_back(table);
+        return static_cast<int>(rope_tables_.size()) - 1;
+    }
+    void embed(const Weight& table, float scale, int out) { keep(table), plan_.append(make_embed(plan_, table.matrix(), scale, out)); }
+    void norm(int x, int x_column, Floats w, float eps, int width, int heads, int y, int y_column) {
+        floats_.push_back(w);
+        plan_.append(make_norm(plan_, plan_.buffer(x, x_column), w.data(), eps, width, heads, plan_.buffer(y, y_column)));
+    }
+    void norm_quantize(int x, Floats w, float eps, int q) {
+        floats_.push_back(w);
+        plan_.append(make_norm_quantize(plan_, plan_.buffer(x), w.data(), eps, q));
+    }
+    void quantize(int x, int x_column, int q) { plan_.append(make_quantize(plan_, plan_.buffer(x, x_column), q)); }
+    void linear(const std::vector<Weight*>& weights, const std::vector<int>& columns, int q, int out, bool accumulate) {
+        std::vector<LinearPart> parts;
+        for (std::size_t i = 0; i < weights.size(); i++) {
+            keep(*weights[i]);
+            parts.push_back({weights[i]->matrix(), columns.at(i)});
+        }
+        plan_.append(make_linear(plan_, std::move(parts), q, out, accumulate));
+    }
+    void linear_dense(const Weight& w, int x, int x_column, int out, int column, bool accumulate) {
+        keep(w);
+        plan_.append(make_linear_dense(plan_, w.matrix(), plan_.buffer(x, x_column), plan_.buffer(out, column), accumulate));
+    }
+    void gated_quantize(int x, int gate_column, int up_column, int kind, int q) {
+        plan_.append(make_gated_quantize(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column),
+                                         static_cast<Activation>(kind), q));
+    }
+    void gated(int x, int gate_column, int up_column, int kind, int width, int y) {
+        plan_.append(make_gated(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column), static_cast<Activation>(kind),
+                                width, plan_.buffer(y)));
+    }
+    void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
+
+    void attention(int qkv, int q_column, int k_column, int v_column, int out, int64_t block_bytes, int64_t k_offset,
+                   int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads, int head_dim, int window,
+                   float scale, float softcap, int rope_table) {
+        const AttentionShape shape = {block_bytes, k_offset,     v_offset, static_cast<KVType>(kv_type), block_size, num_q_heads,
+                                      num_kv_heads, head_dim, window,   scale, softcap, rope_tables_.at(rope_table)};
+        plan_.append(make_rope_write(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column),
+                                     plan_.buffer(qkv, v_column)));
+        append_attention(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(out));
+    }
+    void mixture(int x, int scores, const std::vector<Weight*>& gate, const std::vector<Weight*>& up,
+                 const std::vector<Weight*>& down, int per_token, bool normalize, int kind, int out) {
+        auto matrices = [&](const std::vector<Weight*>& weights) {
+            std::vector<PackedMatrix> result;
+            for (const Weight* w : weights) keep(*w), result.push_back(w->matrix());
+            return result;
+        };
+        MixtureArgs args;
+        args.x = plan_.quantized(x);
+        args.scores = plan_.buffer(scores);
+        args.gate = matrices(gate), args.up = matrices(up), args.down = matrices(down);
+        args.per_token = per_token;
+        args.normalize = normalize;
+        args.kind = static_cast<Activation>(kind);
+        if (!mixture_) mixture_ = std::make_unique<Mixture>(plan_, args);  // layers follow one another: one workspace
+        args.grouped = plan_.quantized(mixture_->grouped);
+        args.hidden = plan_.quantized(mixture_->hidden);
+        args.gate_rows = plan_.buffer(mixture_->gate);
+        args.up_rows = plan_.buffer(mixture_->up);
+        args.down_rows = plan_.buffer(mixture_->down);
+        args.out = plan_.buffer(out);
+        append_mixture(plan_, args);
+    }
+    void gather(const PythonPlan& body, int x, int width, int y) {
+        plan_.append(make_gather(plan_, body.plan_.buffer(x), width, plan_.buffer(y)));
+    }
+
+    // rows: [num_rows, 3] start, num_tokens, first_row; block_tables: [num_rows, most blocks].
+    void replay(Ints2 rows, Ints2 block_tables, Ints token_ids, Ints positions, WritableBytes kv, bool timed) {
+        rows_.clear();
+        for (std::size_t r = 0; r < rows.shape(0); r++)
+            rows_.push_back({rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + r * block_tables.shape(1)});
+        const Step step = {rows_.data(), static_cast<int>(rows_.size()), static_cast<int>(token_ids.size()), token_ids.data(),
+                           positions.data(), nullptr, 0, kv.data()};
+        if (step.num_tokens > plan_.max_tokens || step.num_rows > plan_.max_rows)
+            throw std::invalid_argument("step is larger than its plan");
+        nb::gil_scoped_release unlock;
+        plan_.replay(step, timed);
+    }
+    // For a head: replays on rows `logit_rows` of the body's last step.
+    void replay_head(Ints logit_rows, bool timed) {
+        const int count = static_cast<int>(logit_rows.size());
+        if (count > plan_.max_tokens) throw std::invalid_argument("more rows than the head was built for");
+        const Step step = {nullptr, 0, count, nullptr, nullptr, logit_rows.data(), count, nullptr};
+        nb::gil_scoped_release unlock;
+        plan_.replay(step, timed);
+    }
+    nb::ndarray<nb::numpy, float, nb::ndim<2>> view(nb::handle self, int id) {
+        const RowBuffer b = plan_.buffer(id);
+        return {b.data, {static_cast<std::size_t>(plan_.max_tokens), static_cast<std::size_t>(b.stride)}, self};
+    }
+    std::vector<std::tuple<std::string, double>> timings() const {
+        std::vector<std::tuple<std::string, double>> result;
+        for (const auto& operation : plan_.operations()) result.emplace_back(operation->name, operation->seconds);
+        return result;
+    }
+
+   private:
+    struct Mixture {
+        Mixture(Plan& plan, const MixtureArgs& a)
+            : grouped(plan.add_quantized(a.gate[0].k, a.per_token)), hidden(plan.add_quantized(a.down[0].k, a.per_token)),
+              gate(plan.add_buffer(a.gate[0].n, a.per_token)), up(plan.add_buffer(a.up[0].n, a.per_token)),
+              down(plan.add_buffer(a.down[0].n, a.per_token)) {}
+        int grouped, hidden, gate, up, down;
+    };
+
+    void keep(const Weight& w) { weights_.push_back(w); }
+
+    Plan plan_;
+    std::vector<Weight> weights_;
+    std::vector<Floats> floats_;
+    std::vector<float*> rope_tables_;
+    std::vector<StepRow> rows_;
+    std::unique_ptr<Mixture> mixture_;
+};
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "num_threads"_a).def_prop_ro("num_threads", &ThreadPool::num_threads);
+    nb::class_<Weight>(m, "Weight").def_ro("n", &Weight::n).def_ro("k", &Weight::k);
+    m.def("weight", &make_weight, "data"_a, "weight_format"_a, "n"_a, "k"_a, "bias"_a);
+    m.def(
+        "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(static_cast<Format>(format), n, k); },
+        "weight_format"_a, "n"_a, "k"_a);
+    m.def(
+        "pack",
+        [](int format, Bytes source, int64_t n, int64_t k, Ints source_rows, WritableBytes packed) {
+            const auto f = static_cast<Format>(format);
+            if (static_cast<int64_t>(source.size()) < n * source_row_bytes(f, k) ||
+                static_cast<int64_t>(packed.size()) < packed_bytes(f, n, k))
+                throw std::invalid_argument("array is too short for its shape");
+            for (std::size_t i = 0; i < source_rows.size(); i++)
+                if (source_rows(i) < 0 || source_rows(i) >= n) throw std::invalid_argument("row out of range");
+            nb::gil_scoped_release unlock;
+            pack(f, source.data(), n, k, source_rows.size() ? source_rows.data() : nullptr, packed.data(), 0,
+                 (n + kTile - 1) / kTile);
+        },
+        "weight_format"_a, "source"_a, "n"_a, "k"_a, "source_rows"_a, "packed"_a);
+    nb::class_<PythonPlan>(m, "Plan")
+        .def(nb::init<const std::string&, std::shared_ptr<ThreadPool>, int, int>(), "isa"_a, "pool"_a, "max_tokens"_a, "max_rows"_a)
+        .def_prop_ro("isa", &PythonPlan::isa)
+        .def_prop_ro("workspace_bytes", &PythonPlan::workspace_bytes)
+        .def("buffer", &PythonPlan::buffer)
+        .def("quantized", &PythonPlan::quantized)
+        .def("rope_angles", &PythonPlan::rope_angles)
+        .def("embed", &PythonPlan::embed)
+        .def("norm", &PythonPlan::norm)
+        .def("norm_quantize", &PythonPlan::norm_quantize)
+        .def("quantize", &PythonPlan::quantize)
+        .def("linear", &PythonPlan::linear, "weights"_a, "columns"_a, "x"_a, "out"_a, nb::kw_only(), "accumulate"_a)
+        .def("linear_dense", &PythonPlan::linear_dense, "weight"_a, "x"_a, "x_column"_a, "out"_a, "column"_a, nb::kw_only(),
+             "accumulate"_a)
+        .def("gated_quantize", &PythonPlan::gated_quantize)
+        .def("gated", &PythonPlan::gated)
+        .def("add", &PythonPlan::add)
+        .def("attention", &PythonPlan::attention)
+        .def("mixture", &PythonPlan::mixture)
+        .def("gather", &PythonPlan::gather)
+        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "positions"_a, "kv"_a, nb::kw_only(), "timed"_a)
+        .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a)
+        .def("view", [](nb::handle self, int id) { return nb::cast<PythonPlan&>(self).view(self, id); })
+        .def("timings", &PythonPlan::timings);
+}
+
+}  // namespace kvist

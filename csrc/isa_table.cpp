@@ -1,0 +1,35 @@
+// The kernel table of the instruction set that this file is compiled for (once per set).
+#include "kernels.h"
+
+namespace kvist {
+namespace KVIST_ISA {
+void linear(const LinearArgs&, int, int, int, int);
+void linear_dense(const PackedMatrix&, RowBuffer, RowBuffer, bool, int, int, int);
+void quantize(RowBuffer, QuantBuffer, int, int);
+void rms_norm(RowBuffer, const float*, float, int, int, RowBuffer, int, int);
+void rms_norm_quantize(RowBuffer, const float*, float, QuantBuffer, int, int);
+void gated(RowBuffer, RowBuffer, Activation, int, RowBuffer, int, int);
+void gated_quantize(RowBuffer, RowBuffer, Activation, QuantBuffer, int, int);
+void rope(RowBuffer, const RopeArgs&, int, int, int);
+void write_kv(const KVLayout&, const StepRow&, RowBuffer, RowBuffer, int, int);
+void attention(const AttentionArgs&, int, int, int, int);
+void attention_segment(const AttentionArgs&, int, int, int, int, int, float*);
+void attention_merge(const AttentionArgs&, int, int, int, int, const float*, int64_t, int);
+void embed(const PackedMatrix&, const int32_t*, float, RowBuffer, int, int);
+void add(RowBuffer, RowBuffer, int, int, int);
+int32_t argmax(const float*, int);
+}  // namespace KVIST_ISA
+
+#define KVIST_NAME2(x) #x
+#define KVIST_NAME(x) KVIST_NAME2(x)
+
+namespace KVIST_ISA {
+const Kernels& table() {
+    static const Kernels kernels = {
+        KVIST_NAME(KVIST_ISA), linear, linear_dense,      quantize,        rms_norm, rms_norm_quantize, gated, gated_quantize,
+        rope,                  write_kv, attention, attention_segment, attention_merge, embed,    add,               argmax,
+    };
+    return kernels;
+}
+}  // namespace KVIST_ISA
+}  // namespace kvist

@@ -1,0 +1,20 @@
+// y[row, n] (+)= sum_k x[row, k] * w[n, k] (+ bias[n]) for quantized weights and int8 activations.
+#pragma once
+
+#include "packed.h"
+
+namespace kvist {
+
+struct LinearArgs {
+    PackedMatrix w;
+    QuantizedRows x;
+    float* y;
+    int64_t y_stride;  // floats between rows
+    bool accumulate;   // add to what y holds (residual)
+};
+
+// Computes tiles [tile_begin, tile_end) for rows [row_begin, row_end). Each output is a function of its row and its
+// weights alone: the same bits for any number of rows.
+using LinearKernel = void (*)(const LinearArgs&, int tile_begin, int tile_end, int row_begin, int row_end);
+
+}  // namespace kvist

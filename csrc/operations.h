@@ -1,0 +1,41 @@
+// The operations a plan is made of. Each says how its work is cut into items; the kernels do the arithmetic.
+#pragma once
+
+#include "plan.h"
+
+#include <vector>
+
+namespace kvist {
+
+struct LinearPart {  // one weight of a fused linear: its outputs go to column `column` of the target
+    PackedMatrix w;
+    int column;
+};
+
+std::unique_ptr<Operation> make_embed(Plan& plan, PackedMatrix table, float scale, int out);
+std::unique_ptr<Operation> make_rope_angles(Plan& plan, std::vector<double> inverse_frequency, float* cos_sin);
+std::unique_ptr<Operation> make_norm(Plan& plan, RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y);
+std::unique_ptr<Operation> make_norm_quantize(Plan& plan, RowBuffer x, const float* w, float eps, int quantized);
+std::unique_ptr<Operation> make_quantize(Plan& plan, RowBuffer x, int quantized);
+std::unique_ptr<Operation> make_linear(Plan& plan, std::vector<LinearPart> parts, int quantized, int out, bool accumulate);
+std::unique_ptr<Operation> make_linear_dense(Plan& plan, PackedMatrix w, RowBuffer x, RowBuffer y, bool accumulate);
+std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int quantized);
+std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y);
+std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int width);
+
+struct AttentionShape {
+    int64_t block_bytes, k_offset, v_offset;
+    KVType type;
+    int block_size, num_q_heads, num_kv_heads, head_dim;
+    int window;
+    float scale, softcap;
+    const float* cos_sin;
+};
+// Rotates q and k in place and writes k and v to their blocks.
+std::unique_ptr<Operation> make_rope_write(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer k, RowBuffer v);
+// Appends the attention and, for long contexts of few requests, the merge of their segments.
+void append_attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out);
+// The first operation of a head: rows `logit_rows` of x, one after another.
+std::unique_ptr<Operation> make_gather(Plan& plan, RowBuffer x, int width, RowBuffer y);
+
+}  // namespace kvist

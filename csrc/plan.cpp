@@ -1,0 +1,63 @@
+#include "plan.h"
+
+#include <chrono>
+
+namespace kvist {
+
+Plan::Plan(const Kernels& kernels, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows)
+    : kernels(kernels), max_tokens(max_tokens), max_rows(max_rows), pool_(std::move(pool)) {}
+
+std::byte* Plan::allocate(std::size_t bytes) {
+    constexpr std::size_t align = 64;
+    memory_.emplace_back(new std::byte[bytes + align]);  // untouched pages stay unused
+    workspace_bytes_ += bytes + align;
+    auto address = reinterpret_cast<std::uintptr_t>(memory_.back().get());
+    return reinterpret_cast<std::byte*>((address + align - 1) / align * align);
+}
+
+float* Plan::allocate_floats(std::size_t count) { return reinterpret_cast<float*>(allocate(count * sizeof(float))); }
+
+float* Plan::shared_floats(std::size_t count) {
+    if (count > shared_count_) {
+        shared_ = allocate_floats(count);
+        shared_count_ = count;
+    }
+    return shared_;
+}
+
+int Plan::add_buffer(int width, int rows_per_token) {
+    buffers_.push_back({allocate_floats(static_cast<std::size_t>(max_tokens) * rows_per_token * width), width});
+    return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Plan::add_quantized(int k, int rows_per_token) {
+    const std::size_t rows = static_cast<std::size_t>(max_tokens) * rows_per_token;
+    QuantBuffer q;
+    q.q = reinterpret_cast<int8_t*>(allocate(rows * k));
+    q.scale = allocate_floats(rows * (k / kGroup));
+    q.scaled_sum = allocate_floats(rows * (k / kGroup));
+    q.sum16 = reinterpret_cast<int32_t*>(allocate(rows * (k / 16) * sizeof(int32_t)));
+    q.k = k;
+    quantized_.push_back(q);
+    return static_cast<int>(quantized_.size()) - 1;
+}
+
+RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data + column, buffers_.at(id).width}; }
+
+QuantBuffer Plan::quantized(int id) const { return quantized_.at(id); }
+
+void Plan::replay(const Step& step, bool timed) {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point start = timed ? Clock::now() : Clock::time_point();
+    for (const auto& operation : operations_) {
+        const int items = operation->prepare(step);
+        const Operation& op = *operation;
+        pool_->run(items, [&](int item) { op.run(step, item); });
+        if (!timed) continue;
+        const auto now = Clock::now();
+        operation->seconds += std::chrono::duration<double>(now - start).count();
+        start = now;
+    }
+}
+
+}  // namespace kvist

@@ -1,0 +1,84 @@
+// A model's step as a list of operations, recorded once and replayed for any batch. Replaying runs no Python and allocates
+// nothing: buffers are sized for `max_tokens` when the plan is built.
+#pragma once
+
+#include "kernels.h"
+#include "thread_pool.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvist {
+
+// One step's batch. Token arrays have num_tokens entries; `logit_rows` are the batch rows whose logits are wanted.
+struct Step {
+    const StepRow* rows;
+    int num_rows;
+    int num_tokens;
+    const int32_t* token_ids;
+    const int32_t* positions;
+    const int32_t* logit_rows;
+    int num_logit_rows;
+    uint8_t* kv_base;
+};
+
+class Operation {
+   public:
+    explicit Operation(std::string name) : name(std::move(name)) {}
+    virtual ~Operation() = default;
+    // Called by one thread before the items of a step run; returns how many there are.
+    virtual int prepare(const Step& step) = 0;
+    virtual void run(const Step& step, int item) const = 0;
+
+    const std::string name;
+    double seconds = 0;  // summed over the steps replayed with timing on
+};
+
+class Plan {
+   public:
+    Plan(const Kernels& kernels, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows);
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    // Buffers of max_tokens * rows_per_token rows; ids count from 0 for each kind.
+    int add_buffer(int width, int rows_per_token = 1);
+    int add_quantized(int k, int rows_per_token = 1);
+
+    RowBuffer buffer(int id, int column = 0) const;
+    QuantBuffer quantized(int id) const;
+    std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+    void append(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
+    const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+
+    void replay(const Step& step, bool timed);
+
+    const Kernels& kernels;
+    const int max_tokens;
+    const int max_rows;
+
+    float* allocate_floats(std::size_t count);
+    // One workspace for operations that do not run at the same time.
+    float* shared_floats(std::size_t count);
+    int num_threads() const { return pool_->num_threads(); }
+
+   private:
+    struct Buffer {
+        float* data;
+        int width;
+    };
+    std::byte* allocate(std::size_t bytes);
+
+    std::shared_ptr<ThreadPool> pool_;
+    std::vector<std::unique_ptr<std::byte[]>> memory_;
+    std::size_t workspace_bytes_ = 0;
+    float* shared_ = nullptr;
+    std::size_t shared_count_ = 0;
+    std::vector<Buffer> buffers_;
+    std::vector<QuantBuffer> quantized_;
+    std::vector<std::unique_ptr<Operation>> operations_;
+};
+
+}  // namespace kvist

@@ -1,0 +1,287 @@
+// The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding, the write into
+// KV blocks, embedding and arg-max. Widths are multiples of 16 (weights are padded by the packer).
+#include "kernels.h"
+#include "simd.h"
+
+#include <algorithm>
+
+namespace kvist::KVIST_ISA {
+namespace {
+
+constexpr int kMaxWidth = 65536;
+
+bool is_finite(const float* x, int64_t width) {
+    F16 poison = zero();  // 0 * x is 0, or NaN for what is not finite
+    for (int64_t i = 0; i < width; i += kLanes) poison = fma(load(x + i), zero(), poison);
+    return reduce_add(poison) == 0.0f;
+}
+
+// Quantize one row: per group of 32, scale = max |x| / 127 and q = round(x / scale). A row with a number that is not finite
+// becomes NaN as a whole, so that whatever is computed from it shows.
+void quantize_row(const float* x, const QuantBuffer& out, int64_t row) {
+    int8_t* q = out.q + row * out.k;
+    float* scale = out.scale + row * (out.k / kGroup);
+    float* scaled_sum = out.scaled_sum + row * (out.k / kGroup);
+    int32_t* sum16 = out.sum16 + row * (out.k / kLanes);
+    if (!is_finite(x, out.k)) {
+        std::fill_n(q, out.k, int8_t{0});
+        std::fill_n(sum16, out.k / kLanes, 0);
+        std::fill_n(scale, out.k / kGroup, NAN);
+        std::fill_n(scaled_sum, out.k / kGroup, NAN);
+        return;
+    }
+    for (int64_t g = 0; g < out.k / kGroup; g++) {
+        const F16 a = load(x + g * kGroup), b = load(x + g * kGroup + kLanes);
+        const float top = reduce_max(max(abs(a), abs(b)));
+        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+        scale[g] = top / 127.0f;
+        store_int8(q + g * kGroup, round(mul(a, set1(inverse))));
+        store_int8(q + g * kGroup + kLanes, round(mul(b, set1(inverse))));
+        for (int half = 0; half < 2; half++) sum16[2 * g + half] = sum_int8(q + g * kGroup + half * kLanes);
+        scaled_sum[g] = static_cast<float>(sum16[2 * g] + sum16[2 * g + 1]) * scale[g];
+    }
+}
+
+float inverse_rms(const float* x, int width, float eps) {
+    F16 sum = zero();
+    for (int i = 0; i < width; i += kLanes) {
+        const F16 v = load(x + i);
+        sum = fma(v, v, sum);
+    }
+    return 1.0f / std::sqrt(reduce_add(sum) / static_cast<float>(width) + eps);
+}
+
+void norm_row(const float* x, const float* w, int width, float eps, float* y) {
+    const F16 inverse = set1(inverse_rms(x, width, eps));
+    for (int i = 0; i < width; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(w + i)));
+}
+
+F16 activate(F16 x, Activation kind) {
+    if (kind == Activation::silu) return div(x, add(set1(1.0f), exp(sub(zero(), x))));
+    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+    const F16 cube = mul(mul(x, x), x);
+    const F16 u = mul(set1(0.7978845608f), fma(set1(0.044715f), cube, x));
+    return div(x, add(set1(1.0f), exp(mul(set1(-2.0f), u))));
+}
+
+template <class Store>
+void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end, Store put) {
+    for (int token = begin; token < end; token++) {
+        const int position = row.start + token;
+        uint8_t* block = kv.base + row.block_table[position / kv.block_size] * kv.block_bytes;
+        const int slot = position % kv.block_size;
+        for (int head = 0; head < kv.num_kv_heads; head++) {
+            const float* key = k.data + (row.first_row + token) * k.stride + int64_t{head} * kv.head_dim;
+            const float* value = v.data + (row.first_row + token) * v.stride + int64_t{head} * kv.head_dim;
+            const int64_t head_elements = int64_t{head} * kv.head_dim * kv.block_size;
+            for (int d = 0; d < kv.head_dim; d++) {
+                put(block + kv.k_offset, head_elements + int64_t{d} * kv.block_size + slot, key[d]);
+                put(block + kv.v_offset, head_elements + int64_t{slot} * kv.head_dim + d, value[d]);
+            }
+        }
+    }
+}
+
+uint16_t to_half(float x) {
+    const _Float16 h = static_cast<_Float16>(x);
+    uint16_t bits;
+    std::memcpy(&bits, &h, 2);
+    return bits;
+}
+
+uint16_t to_bfloat(float x) {  // round to nearest even; NaN stays NaN
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// One packed weight as a float; `n` is its output, `k` its input.
+float half_at(const uint16_t* p) {
+    _Float16 h;
+    std::memcpy(&h, p, 2);
+    return static_cast<float>(h);
+}
+
+float weight_at(const PackedMatrix& w, int64_t n, int k) {
+    const int64_t tile = n / kTile;
+    const int lane = static_cast<int>(n % kTile), group = k / kGroup, step = (k % kGroup) / 4;
+    const int byte = 4 * lane + k % 4;  // within a step
+    auto nibble = [&](const uint8_t* u) { return (u[64 * (step % 4) + byte] >> (step < 4 ? 0 : 4)) & 15; };
+    switch (w.format) {
+        case Format::q4_0: {
+            const auto& b = static_cast<const BlockQ4_0*>(w.data)[tile * (w.k / 32) + group];
+            return half_at(b.d + lane) * static_cast<float>(nibble(b.u) - 8);
+        }
+        case Format::q4_1: {
+            const auto& b = static_cast<const BlockQ4_1*>(w.data)[tile * (w.k / 32) + group];
+            return half_at(b.d + lane) * static_cast<float>(nibble(b.u)) + half_at(b.m + lane);
+        }
+        case Format::q4_k: {
+            const auto& b = static_cast<const BlockQ4_K*>(w.data)[tile * (w.k / 256) + group / 8];
+            const int g = group % 8;
+            return half_at(b.d + lane) * b.scale[g][lane] * static_cast<float>(nibble(b.u[g])) -
+                   half_at(b.dmin + lane) * b.min[g][lane];
+        }
+        case Format::q5_0: {
+            const auto& b = static_cast<const BlockQ5_0*>(w.data)[tile * (w.k / 32) + group];
+            return half_at(b.d + lane) * static_cast<float>((nibble(b.u) | ((b.high[byte] >> step) & 1) << 4) - 16);
+        }
+        case Format::q5_1: {
+            const auto& b = static_cast<const BlockQ5_1*>(w.data)[tile * (w.k / 32) + group];
+            return half_at(b.d + lane) * static_cast<float>(nibble(b.u) | ((b.high[byte] >> step) & 1) << 4) + half_at(b.m + lane);
+        }
+        case Format::q5_k: {
+            const auto& b = static_cast<const BlockQ5_K*>(w.data)[tile * (w.k / 256) + group / 8];
+            const int g = group % 8;
+            const int u = nibble(b.u[g]) | ((b.high[g][byte] >> step) & 1) << 4;
+            return half_at(b.d + lane) * b.scale[g][lane] * static_cast<float>(u) - half_at(b.dmin + lane) * b.min[g][lane];
+        }
+        case Format::q6_k: {
+            const auto& b = static_cast<const BlockQ6_K*>(w.data)[tile * (w.k / 256) + group / 8];
+            const int g = group % 8, half = step / 4;
+            const int high = (b.high[g][64 * (step % 2) + byte] >> (2 * (step / 2))) & 3;
+            return half_at(b.d + lane) * b.scale[2 * g + half][lane] * static_cast<float>((nibble(b.low[g]) | high << 4) - 32);
+        }
+        case Format::q8_0: {
+            const auto& b = static_cast<const BlockQ8_0*>(w.data)[tile * (w.k / 32) + group];
+            return half_at(b.d + lane) * static_cast<float>(b.s[64 * step + byte]);
+        }
+        case Format::f32: return static_cast<const float*>(w.data)[n * w.k + k];
+        case Format::f16: return half_at(static_cast<const uint16_t*>(w.data) + n * w.k + k);
+        case Format::bf16: {
+            const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(w.data)[n * w.k + k]) << 16;
+            float x;
+            std::memcpy(&x, &bits, 4);
+            return x;
+        }
+    }
+    return 0.0f;
+}
+
+}  // namespace
+
+void quantize(RowBuffer x, QuantBuffer q, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++) quantize_row(x.data + row * x.stride, q, row);
+}
+
+void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++)
+        for (int head = 0; head < heads; head++)
+            norm_row(x.data + row * x.stride + int64_t{head} * width, w, width, eps,
+                     y.data + row * y.stride + int64_t{head} * width);
+}
+
+void rms_norm_quantize(RowBuffer x, const float* w, float eps, QuantBuffer q, int row_begin, int row_end) {
+    alignas(64) static thread_local float normed[kMaxWidth];
+    for (int row = row_begin; row < row_end; row++) {
+        norm_row(x.data + row * x.stride, w, static_cast<int>(q.k), eps, normed);
+        quantize_row(normed, q, row);
+    }
+}
+
+void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++) {
+        const float* g = gate.data + row * gate.stride;
+        const float* u = up.data + row * up.stride;
+        for (int i = 0; i < width; i += kLanes)
+            store(y.data + row * y.stride + i, mul(activate(load(g + i), kind), load(u + i)));
+    }
+}
+
+void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int row_begin, int row_end) {
+    alignas(64) static thread_local float values[kMaxWidth];
+    for (int row = row_begin; row < row_end; row++) {
+        const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};
+        gated(one_gate, one_up, kind, static_cast<int>(q.k), {values, 0}, 0, 1);
+        quantize_row(values, q, row);
+    }
+}
+
+void rope(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end) {
+    const int half = rope.head_dim / 2;
+    for (int row = row_begin; row < row_end; row++) {
+        const float* cosine = rope.cos_sin + int64_t{row} * rope.head_dim;
+        const float* sine = cosine + half;
+        for (int head = 0; head < heads; head++) {
+            float* low = x.data + row * x.stride + int64_t{head} * rope.head_dim;
+            float* high = low + half;
+            for (int i = 0; i < half; i++) {
+                const float a = low[i], b = high[i];
+                low[i] = a * cosine[i] - b * sine[i];
+                high[i] = b * cosine[i] + a * sine[i];
+            }
+        }
+    }
+}
+
+void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end) {
+    switch (kv.type) {
+        case KVType::f32:
+            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) { std::memcpy(p + 4 * i, &x, 4); });
+        case KVType::f16:
+            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) {
+                const uint16_t h = to_half(x);
+                std::memcpy(p + 2 * i, &h, 2);
+            });
+        case KVType::bf16:
+            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) {
+                const uint16_t h = to_bfloat(x);
+                std::memcpy(p + 2 * i, &h, 2);
+            });
+    }
+}
+
+void embed(const PackedMatrix& table, const int32_t* token_ids, float scale, RowBuffer x, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++)
+        for (int k = 0; k < table.k; k++) x.data[row * x.stride + k] = weight_at(table, token_ids[row], k) * scale;
+}
+
+void add(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++) {
+        float* to = x.data + row * x.stride;
+        const float* from = y.data + row * y.stride;
+        for (int i = 0; i < width; i++) to[i] += from[i];
+    }
+}
+
+int32_t argmax(const float* logits, int n) {
+    float top = -INFINITY;
+    int32_t best = -1;
+    for (int i = 0; i < n; i++) {
+        if (!std::isfinite(logits[i])) return -1;
+        if (logits[i] > top) {
+            top = logits[i];
+            best = i;
+        }
+    }
+    return best;
+}
+
+// y[row, n] (+)= dot(x[row], w[n]): 16 partial sums in lane order, then a fixed tree.
+template <class Load>
+void dense(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows, Load load_at) {
+    for (int row = 0; row < rows; row++) {
+        const float* in = x.data + row * x.stride;
+        for (int n = n_begin; n < n_end; n++) {
+            F16 sum = zero();
+            for (int k = 0; k < w.k; k += kLanes) sum = fma(load(in + k), load_at(int64_t{n} * w.k + k), sum);
+            float& out = y.data[row * y.stride + n];
+            const float value = reduce_add(sum) + (w.bias ? w.bias[n] : 0.0f);
+            out = accumulate ? out + value : value;
+        }
+    }
+}
+
+void linear_dense(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows) {
+    const auto* f32 = static_cast<const float*>(w.data);
+    const auto* h16 = static_cast<const uint16_t*>(w.data);
+    switch (w.format) {
+        case Format::f32: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load(f32 + i); });
+        case Format::f16: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_half(h16 + i); });
+        case Format::bf16: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_bfloat(h16 + i); });
+        default: return;
+    }
+}
+
+}  // namespace kvist::KVIST_ISA

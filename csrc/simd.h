@@ -1,0 +1,259 @@
+// Sixteen float lanes, on any instruction set. Every kernel is written in these lanes, so that its float arithmetic -
+// operations, order, roundings - is the same for the portable build and for every vector width: results are bit-identical.
+// Each kernel file is compiled once per instruction set (see KVIST_ISA in CMakeLists.txt); fused multiply-add is always
+// asked for by name (fma), never left to the compiler (-ffp-contract=off).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace kvist::KVIST_ISA {
+
+constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+
+struct F16 {
+    __m512 v;
+};
+inline F16 zero() { return {_mm512_setzero_ps()}; }
+inline F16 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
+inline F16 add(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F16 sub(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F16 mul(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F16 div(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
+inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+// a < b ? x : y, lane by lane
+inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+// 2^n for integral n in [-126, 127]
+inline F16 exp2_int(F16 n) {
+    const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
+}
+inline F16 load_half(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store_half(uint16_t* p, F16 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline F16 load_bfloat(const uint16_t* p) {
+    const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
+}
+inline F16 load_int32(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
+inline F16 load_int8(const int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+inline F16 load_uint8(const uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// lanes are integral and within int8
+inline void store_int8(int8_t* p, F16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
+#elif defined(__AVX2__)
+
+struct F16 {
+    __m256 lo, hi;
+};
+inline F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+inline F16 add(F16 a, F16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline F16 sub(F16 a, F16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline F16 mul(F16 a, F16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline F16 div(F16 a, F16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline F16 max(F16 a, F16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline F16 abs(F16 a) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return {_mm256_and_ps(a.lo, mask), _mm256_and_ps(a.hi, mask)};
+}
+inline F16 round(F16 a) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
+    return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+            _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+inline __m256 exp2_int8lanes(__m256 n) {
+    const __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+inline F16 exp2_int(F16 n) { return {exp2_int8lanes(n.lo), exp2_int8lanes(n.hi)}; }
+inline F16 load_half(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store_half(uint16_t* p, F16 a) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, mode));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, mode));
+}
+inline __m256 load_bfloat8(const uint16_t* p) {
+    const __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+inline F16 load_bfloat(const uint16_t* p) { return {load_bfloat8(p), load_bfloat8(p + 8)}; }
+inline F16 load_int32(const int32_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+            _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8)))};
+}
+inline F16 load_int8(const int8_t* p) {
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+inline F16 load_uint8(const uint8_t* p) {
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))};
+}
+inline void store_int8(int8_t* p, F16 a) {
+    const __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    const __m256i s = _mm256_permute4x64_epi64(w, 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
+}
+
+#else
+
+struct F16 {
+    float v[kLanes];
+};
+template <class Fn>
+inline F16 lanes(Fn fn) {
+    F16 r;
+    for (int i = 0; i < kLanes; i++) r.v[i] = fn(i);
+    return r;
+}
+inline F16 zero() { return lanes([](int) { return 0.0f; }); }
+inline F16 set1(float x) { return lanes([=](int) { return x; }); }
+inline F16 load(const float* p) { return lanes([=](int i) { return p[i]; }); }
+inline void store(float* p, F16 a) { std::memcpy(p, a.v, sizeof a.v); }
+inline F16 add(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] + b.v[i]; }); }
+inline F16 sub(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] - b.v[i]; }); }
+inline F16 mul(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] * b.v[i]; }); }
+inline F16 div(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] / b.v[i]; }); }
+inline F16 fma(F16 a, F16 b, F16 c) { return lanes([&](int i) { return std::fmaf(a.v[i], b.v[i], c.v[i]); }); }
+inline F16 max(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+inline F16 abs(F16 a) { return lanes([&](int i) { return std::fabs(a.v[i]); }); }
+inline F16 round(F16 a) { return lanes([&](int i) { return std::nearbyintf(a.v[i]); }); }
+inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
+    return lanes([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+}
+inline F16 exp2_int(F16 n) {
+    return lanes([&](int i) { return std::isnan(n.v[i]) ? 1.0f : std::ldexp(1.0f, static_cast<int>(n.v[i])); });
+}
+inline float half_to_float(uint16_t h) {
+    _Float16 x;
+    std::memcpy(&x, &h, 2);
+    return static_cast<float>(x);
+}
+inline F16 load_half(const uint16_t* p) { return lanes([=](int i) { return half_to_float(p[i]); }); }
+inline void store_half(uint16_t* p, F16 a) {
+    for (int i = 0; i < kLanes; i++) {
+        const _Float16 x = static_cast<_Float16>(a.v[i]);
+        std::memcpy(p + i, &x, 2);
+    }
+}
+inline F16 load_bfloat(const uint16_t* p) {
+    return lanes([=](int i) {
+        const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+        float x;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    });
+}
+inline F16 load_int32(const int32_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
+inline F16 load_int8(const int8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
+inline F16 load_uint8(const uint8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
+inline void store_int8(int8_t* p, F16 a) {
+    for (int i = 0; i < kLanes; i++) p[i] = static_cast<int8_t>(a.v[i]);
+}
+
+#endif
+
+// Fixed tree: lanes 8 apart, then 4, 2, 1.
+inline float reduce_add(F16 a) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    const __m256 lo = _mm512_castps512_ps256(a.v), hi = _mm512_extractf32x8_ps(a.v, 1);
+#else
+    const __m256 lo = a.lo, hi = a.hi;
+#endif
+    const __m256 eight = _mm256_add_ps(lo, hi);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
+#else
+    float t[kLanes];
+    store(t, a);
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) t[i] += t[i + step];
+    return t[0];
+#endif
+}
+// Exact in any order.
+inline float reduce_max(F16 a) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(a.v);
+#elif defined(__AVX2__)
+    const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+#else
+    float top = a.v[0];
+    for (int i = 1; i < kLanes; i++) top = top > a.v[i] ? top : a.v[i];
+    return top;
+#endif
+}
+// Sum of 16 bytes.
+inline int32_t sum_int8(const int8_t* p) {
+#if defined(__AVX2__)
+    // Sums of absolute differences add unsigned bytes: shift by 128 and take it off again.
+    const __m128i shifted = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(-128));
+    const __m128i sums = _mm_sad_epu8(shifted, _mm_setzero_si128());
+    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 128 * kLanes;
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < kLanes; i++) sum += p[i];
+    return sum;
+#endif
+}
+
+// e^x within 2 ulp; 0 below -87.3, clamped above 88, NaN stays NaN (max returns its second operand for a NaN in it). Range reduction by Cody and Waite, minimax polynomial of degree 6.
+inline F16 exp(F16 x) {
+    const F16 low = set1(-87.3f);
+    const F16 clamped = select_lt(set1(88.0f), x, set1(88.0f), max(low, x));
+    const F16 n = round(mul(clamped, set1(1.44269504f)));
+    F16 r = fma(n, set1(-0.693145752f), clamped);
+    r = fma(n, set1(-1.42860677e-6f), r);
+    F16 p = set1(1.38888889e-3f);
+    p = fma(p, r, set1(8.33333333e-3f));
+    p = fma(p, r, set1(4.16666667e-2f));
+    p = fma(p, r, set1(1.66666667e-1f));
+    p = fma(p, r, set1(0.5f));
+    p = fma(p, r, set1(1.0f));
+    p = fma(p, r, set1(1.0f));
+    return select_lt(x, low, zero(), mul(p, exp2_int(n)));
+}
+
+}  // namespace kvist::KVIST_ISA
