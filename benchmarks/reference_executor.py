@@ -16,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.result_file import spread, write_result
-from kvist.config.engine_config import EngineConfig
+from kvist.config.engine_config import EngineConfig, ExecutorConfig
 from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
+from kvist.execution.loading import load_model_executor
+from kvist.execution.model_executor import ModelExecutor
 from kvist.execution.reference.load_weights import load_weights
-from kvist.execution.reference.loading import load_model_executor
-from kvist.execution.reference.model_executor import ModelExecutor
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.fetch import resolve_model
 
+REFERENCE = EngineConfig(executor=ExecutorConfig(executor="reference"))
 MODEL = "smollm2-135m-instruct"
 PROMPT_TOKENS = 512
 CONTEXT_TOKENS = 256
@@ -85,8 +86,8 @@ def floor_s(matrices: list[NDArray[np.float32]], num_rows: int) -> float:
 
 def main() -> None:
     checkpoint = open_checkpoint(Path(resolve_model(MODEL)))
-    load_times = [wall_s(lambda: load_model_executor(checkpoint, EngineConfig(), num_blocks=1024)) for _ in range(3)]
-    executor = load_model_executor(checkpoint, EngineConfig(), num_blocks=1024)
+    load_times = [wall_s(lambda: load_model_executor(checkpoint, REFERENCE, num_blocks=1024)) for _ in range(3)]
+    executor = load_model_executor(checkpoint, REFERENCE, num_blocks=1024)
     weights = load_weights(checkpoint, read_model(checkpoint))
     matrices = [w for layer in weights.layers for w in layer.values() if w.ndim == 2] + [weights.shared["embed"]]
     prefill_times = [wall_s(lambda: prefill(executor, "prompt", PROMPT_TOKENS)) for _ in range(NUM_REPEATS + 1)][1:]

@@ -1,4 +1,4 @@
-"""Reference executors over tiny random models."""
+"""Executors over tiny random models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import EngineConfig, ExecutorConfig
-from kvist.execution.reference.loading import load_model_executor
-from kvist.execution.reference.model_executor import ModelExecutor
+from kvist.config.scheduler_config import SchedulerConfig
+from kvist.execution.loading import load_model_executor
+from kvist.execution.model_executor import ModelExecutor
 from kvist.weights.checkpoint import open_checkpoint
 
 
@@ -21,12 +22,15 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         architecture: str = "llama",
         weight_format: str = "f32",
         *,
+        executor: str = "reference",
         num_blocks: int = 64,
         kv_cache_dtype: str = "auto",
         logprobs_mode: str = "raw_logprobs",
     ) -> ModelExecutor:
         config = EngineConfig(
-            cache=CacheConfig(kv_cache_dtype=kv_cache_dtype), executor=ExecutorConfig(logprobs_mode=logprobs_mode)
+            cache=CacheConfig(kv_cache_dtype=kv_cache_dtype),
+            scheduler=SchedulerConfig(max_num_batched_tokens=256, max_num_seqs=32),
+            executor=ExecutorConfig(executor=executor, num_threads=2, logprobs_mode=logprobs_mode),
         )
         checkpoint = open_checkpoint(tiny_model(architecture, weight_format))
         return load_model_executor(checkpoint, config, num_blocks=num_blocks)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.fakes.plan_loop import PlanLoop
 
-from kvist.config.engine_config import EngineConfig
+from kvist.config.engine_config import EngineConfig, ExecutorConfig
 from kvist.core.sampling_params import SamplingParams
-from kvist.execution.reference.loading import load_model_executor
+from kvist.execution.loading import load_model_executor
 from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.fetch import resolve_model
 from kvist.weights.random_model import HF_FORMATS, make_random_model
@@ -24,13 +24,14 @@ REAL = json.loads((GOLDEN / "smollm2-135m-instruct.json").read_text())
 
 TIE = 1e-3  # two logits nearer than this may change places between implementations
 TOLERANCE = 2e-3
+REFERENCE = EngineConfig(executor=ExecutorConfig(executor="reference"))
 
 
 @pytest.fixture(scope="module")
 def real_executor():
     path = resolve_model("smollm2-135m-instruct")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == REAL["weights_sha256"]
-    return load_model_executor(open_checkpoint(path), EngineConfig(), num_blocks=128)
+    return load_model_executor(open_checkpoint(path), REFERENCE, num_blocks=128)
 
 
 def assert_matches(executor, case) -> None:
@@ -66,7 +67,7 @@ def check_random_model(name, folder) -> None:
     golden = json.loads((GOLDEN / f"{name}.json").read_text())
     path = folder / ("model" if golden["format"] in HF_FORMATS else "model.gguf")
     make_random_model(golden["like"], golden["format"], path, layers=golden["layers"], seed=golden["seed"])
-    executor = load_model_executor(open_checkpoint(path), EngineConfig(), num_blocks=64)
+    executor = load_model_executor(open_checkpoint(path), REFERENCE, num_blocks=64)
     for case in golden["cases"]:
         assert_matches(executor, case)
         assert_generates(executor, case, len(case["token_ids"]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvist.core.errors import ConfigError
 from kvist.core.step_plan import BlockMove, BlockMoveKind
 from kvist.execution.kv_dtype import KV_DTYPES, kv_dtype
-from kvist.execution.reference.kv_storage import KVStorage
+from kvist.execution.kv_storage import KVStorage
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint
 
@@ -69,6 +69,7 @@ def test_nan_stays_nan_in_every_format():
 
 
 def test_an_unknown_format_is_refused_with_what_there_is():
-    assert kv_dtype("auto").name == "float32"
+    assert kv_dtype("auto", "reference").name == "float32"
+    assert kv_dtype("auto", "native").name == "float16"
     with pytest.raises(ConfigError, match="float16, bfloat16"):
-        kv_dtype("fp8")
+        kv_dtype("fp8", "native")

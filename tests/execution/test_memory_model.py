@@ -22,6 +22,7 @@ def table(spec, *, max_num_seqs=4, max_model_len=None, free_bytes=1 << 40, **cac
     return memory_table(
         spec,
         CacheConfig(**cache),
+        executor="reference",
         max_num_batched_tokens=256,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
@@ -65,9 +66,12 @@ def test_a_pool_too_small_names_the_flag_and_a_value_that_fits(spec):
 
 def test_weights_and_kv_figures_are_those_of_the_arrays(spec, tiny_executor):
     executor, sized = tiny_executor("llama", num_blocks=11), table(spec, num_blocks=11)
-    weights = [*executor._weights.shared.values(), *(w for layer in executor._weights.layers for w in layer.values())]
+    weights = [
+        *executor._runner._weights.shared.values(),
+        *(w for layer in executor._runner._weights.layers for w in layer.values()),
+    ]
     assert sized.weight_bytes == sum(weight.nbytes for weight in weights)
-    keys, values = executor._kv._keys, executor._kv._values
+    keys, values = executor._runner._kv._keys, executor._runner._kv._values
     assert sized.kv_pool_bytes == keys.nbytes + values.nbytes
     assert sized.total_bytes == sized.weight_bytes + sized.workspace_bytes + sized.kv_pool_bytes
 
@@ -77,6 +81,7 @@ def test_workspace_grows_with_the_token_budget(spec):
         memory_table(
             spec,
             CacheConfig(),
+            executor="reference",
             max_num_batched_tokens=budget,
             max_num_seqs=1,
             max_model_len=None,

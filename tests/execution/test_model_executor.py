@@ -16,7 +16,7 @@ POISON = 499  # a token whose embedding is made infinite
 @pytest.fixture
 def poisoned(tiny_executor):
     executor = tiny_executor("mistral", "q8_0")  # whose output matrix is not tied to the embeddings
-    executor._weights.shared["embed"][POISON] = np.inf
+    executor._runner._weights.shared["embed"][POISON] = np.inf
     return executor
 
 

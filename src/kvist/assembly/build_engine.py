@@ -10,8 +10,9 @@ from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.engine.engine_core import EngineCore
+from kvist.execution.choice import choose_executor
+from kvist.execution.loading import load_model_executor
 from kvist.execution.memory_model import MemoryTable, memory_table
-from kvist.execution.reference.loading import load_model_executor
 from kvist.kvcache.kv_cache import KVCache
 from kvist.models.registry import read_model
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
@@ -42,7 +43,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         timing_file = (
             cache_folder()
             / "timing"
-            / timing_key((checkpoint.identity, repr(config.executor), config.cache.kv_cache_dtype))
+            / timing_key((checkpoint.identity, executor.description, config.cache.kv_cache_dtype))
         )
         points = load_timing(timing_file)
         if points is None:
@@ -51,6 +52,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
             if timing.is_steady:  # what was measured beside other work must not decide all later starts
                 keep_timing(timing_file, points)
         token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
+    executor.resize(token_budget)
     phases.begin("lay out cache")
     table = size_memory(config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks)
     kv_cache = KVCache(
@@ -75,8 +77,8 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         token_budget=token_budget,
         max_num_seqs=config.scheduler.max_num_seqs,
         kv_cache_bytes=table.kv_pool_bytes,
-        weight_bytes=table.weight_bytes,
-        workspace_bytes=table.workspace_bytes,
+        weight_bytes=executor.weight_bytes,
+        workspace_bytes=executor.workspace_bytes or table.workspace_bytes,
         start_phases_s=phases.durations_s,
     )
     core = EngineCore(scheduler, executor)
@@ -93,6 +95,7 @@ def size_memory(
     return memory_table(
         spec,
         cache,
+        executor=choose_executor(config.executor.executor, spec),
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=config.model.max_model_len,

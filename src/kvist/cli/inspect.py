@@ -72,14 +72,14 @@ def _checkpoint_lines(report: CheckpointReport) -> list[str]:
 def _memory_lines(table: MemoryTable, num_batched_tokens: int) -> list[str]:
     pool = f"{table.num_blocks} blocks of {table.block_size} tokens = {table.num_kv_tokens} tokens"
     rows = [
-        ("weights", table.weight_bytes, "as float32"),
+        ("weights", table.weight_bytes, "as stored" if table.executor == "native" else "as float32"),
         ("workspace", table.workspace_bytes, f"at most, of a step of {num_batched_tokens} tokens"),
         ("KV pool", table.kv_pool_bytes, f"{pool}; by {table.num_blocks_by}"),
         ("total", table.total_bytes, ""),
     ]
     lines = [f"  {name:<14} {format_bytes(size):>10}  {note}".rstrip() for name, size, note in rows]
     per_token = f"  {'KV per token':<14} {format_bytes(table.kv_bytes_per_token):>10}"
-    return ["Memory on the reference executor", *lines, per_token]
+    return [f"Memory on the {table.executor} executor", *lines, per_token]
 
 
 def _tensor_kind_lines(report: CheckpointReport) -> list[str]:

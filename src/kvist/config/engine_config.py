@@ -12,7 +12,11 @@ from kvist.config.scheduler_config import SchedulerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
-    executor: str = option("reference", help="what computes the steps", choices=("reference",))
+    executor: str = option(
+        "auto",
+        help="what computes the steps: compiled kernels, or plain NumPy as the reference; auto: native where it can",
+        choices=("auto", "native", "reference"),
+    )
     num_threads: int | None = option(
         None, help="threads; default: the cores that the cgroup grants", aliases=("-t", "--threads"), low=1
     )

@@ -40,10 +40,8 @@ FOREIGN_FLAGS = (
         ("--gpu-memory-utilization", "--mem-fraction-static"),
         f"{_NO_GPU}; size the KV pool with --kv-cache-bytes, --num-blocks or --max-total-tokens",
     ),
-    ForeignFlag(("--enforce-eager",), "the reference executor always runs eagerly: it captures no graphs", ("",)),
-    ForeignFlag(
-        ("--dtype",), "the reference executor computes in float32, whatever the weights' format", ("auto", "float32")
-    ),
+    ForeignFlag(("--enforce-eager",), "no executor captures graphs", ("",)),
+    ForeignFlag(("--dtype",), "activations are float32; the weights' format is the file's", ("auto", "float32")),
     ForeignFlag(
         ("--quantization", "-q"),
         "the number format is read from the model file; choose a file that holds the one you want",

@@ -45,9 +45,10 @@ KV_DTYPES = {
 }
 
 
-def kv_dtype(name: str) -> KVDtype:
-    """The dtype that the option `name` means; "auto" is float32 on the reference executor."""
-    found = KV_DTYPES.get("float32" if name == "auto" else name)
+def kv_dtype(name: str, executor: str) -> KVDtype:
+    """The dtype that the option `name` means; "auto" is float16 on the native executor, float32 on the reference."""
+    auto = "float16" if executor == "native" else "float32"
+    found = KV_DTYPES.get(auto if name == "auto" else name)
     if found is None:
         raise ConfigError(f"kv_cache_dtype {name!r} is unknown; there are auto, {', '.join(KV_DTYPES)}")
     return found

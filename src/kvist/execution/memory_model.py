@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from kvist.config.cache_config import CacheConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
+from kvist.execution.choice import ExecutorName
 from kvist.execution.kv_dtype import kv_dtype
 from kvist.execution.reference.attention import MAX_SCORES
 from kvist.execution.reference.operations import MAX_LOGITS
 
 FLOAT32_BYTES = 4
 MIN_BLOCKS = 2
+NATIVE_PARTIALS_BYTES = 4 << 20  # attention over long contexts, split among threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTable:
     """Bytes by purpose. `num_blocks_by` says in a few words what decided the size of the pool."""
 
+    executor: ExecutorName
     weight_bytes: int
     workspace_bytes: int
     kv_bytes_per_token: int
@@ -44,17 +47,18 @@ def memory_table(
     spec: ModelSpec,
     cache: CacheConfig,
     *,
+    executor: ExecutorName,
     max_num_batched_tokens: int,
     max_num_seqs: int,
     max_model_len: int | None,
     free_bytes: int,
 ) -> MemoryTable:
-    """Size everything on the reference executor. max_model_len None: what the model was trained for.
+    """Size everything on `executor`. max_model_len None: what the model was trained for.
 
     free_bytes: memory that the system can give now. Without a size in `cache` the pool takes a quarter of it, at
     most what `max_num_seqs` requests of `max_model_len` tokens can use. Raises ConfigError if not one block fits.
     """
-    per_token = round(spec.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype).num_bytes))
+    per_token = round(spec.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype, executor).num_bytes))
     per_block = per_token * cache.block_size
     length = min(max_model_len or spec.max_position, spec.max_position)
     num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, free_bytes)
@@ -63,9 +67,13 @@ def memory_table(
             f"the KV pool of {num_blocks * per_block} bytes ({reason}) holds {num_blocks} blocks of {per_block} bytes; "
             f"at least {MIN_BLOCKS} are needed: set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more"
         )
+    is_native = executor == "native"
     return MemoryTable(
-        weight_bytes=(spec.num_parameters or 0) * FLOAT32_BYTES,
-        workspace_bytes=workspace_bytes(spec, max_num_batched_tokens, length),
+        executor=executor,
+        weight_bytes=(spec.weight_bytes or 0) if is_native else (spec.num_parameters or 0) * FLOAT32_BYTES,
+        workspace_bytes=native_workspace_bytes(spec, max_num_batched_tokens)
+        if is_native
+        else workspace_bytes(spec, max_num_batched_tokens, length),
         kv_bytes_per_token=per_token,
         kv_bytes_per_block=per_block,
         block_size=cache.block_size,
@@ -98,3 +106,18 @@ def workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int, max_model_len:
     scores = 2 * max(MAX_SCORES, spec.num_q_heads * max_model_len)
     logits = 2 * max(MAX_LOGITS, spec.vocab_size)
     return FLOAT32_BYTES * (per_token * max_num_batched_tokens + gathered + max(scores, logits))
+
+
+def native_workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int:
+    """About what the native plan's buffers take (the plan itself knows to the byte, once it is recorded)."""
+    q_width, kv_width = spec.num_q_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    per_row = spec.moe.num_experts_per_token if spec.moe else 1
+    floats = 2 * spec.hidden_size + 2 * q_width + 2 * kv_width + 2 * per_row * spec.intermediate_size + spec.head_dim
+    quantized = spec.hidden_size + q_width + per_row * spec.intermediate_size
+    if spec.moe:
+        floats += per_row * spec.hidden_size
+        quantized += per_row * spec.hidden_size
+    # An int8 row carries two floats and two sums per 32 numbers.
+    per_token = FLOAT32_BYTES * floats + quantized + quantized // 2
+    logits = FLOAT32_BYTES * max(MAX_LOGITS, spec.vocab_size)
+    return per_token * max_num_batched_tokens + logits + NATIVE_PARTIALS_BYTES

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvist.core.model_spec import LayerSpec
+from kvist.execution.kv_storage import KVStorage
 from kvist.execution.reference.attention import attend
-from kvist.execution.reference.kv_storage import KVStorage
-from kvist.execution.reference.step_batch import Chunk, StepBatch
 from kvist.execution.rope_frequencies import rope_frequencies
+from kvist.execution.step_batch import Chunk, StepBatch
 from kvist.execution.threads import MatrixProducts
 from kvist.models.ops import Split
 

@@ -28,6 +28,7 @@ class KVStorage:
         # np.empty leaves the pages to the system; zeros would be as cheap, but hide reads of unwritten slots
         shape = (num_blocks, spec.num_layers, 2, heads * head_dim * block_size)
         blocks = np.empty(shape, dtype.numpy_dtype)
+        self.data: NDArray[np.uint8] = blocks.reshape(-1).view(np.uint8)  # all of it, for kernels
         self._keys = blocks[:, :, 0].reshape(num_blocks, spec.num_layers, heads, head_dim, block_size)
         self._values = blocks[:, :, 1].reshape(num_blocks, spec.num_layers, heads, block_size, head_dim)
 

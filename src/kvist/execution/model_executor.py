@@ -1,4 +1,4 @@
-"""Runs step plans in NumPy: keeps each request's tokens and block table, computes rows, samples, scores prompts."""
+"""Runs step plans: keeps each request's tokens and block table, has rows computed, samples, scores prompts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from kvist.core.request import RequestId, unpack_token_ids
 from kvist.core.step_plan import ScheduledRequestData, StepPlan
 from kvist.core.step_result import StepResult, TokenLogprobs
 from kvist.execution.random_numbers import seed_for
-from kvist.execution.reference.kv_storage import KVStorage
-from kvist.execution.reference.operations import NumpyOperations
-from kvist.execution.reference.step_batch import StepBatch, build_batch
+from kvist.execution.runner import Runner
 from kvist.execution.sampler import Sampler, SamplingRow
-from kvist.execution.threads import MatrixProducts
-from kvist.models.registry import Model
-from kvist.models.weight_sources import ModelWeights
+from kvist.execution.step_batch import StepBatch, build_batch
 
 Array = NDArray[np.float32]
 
@@ -55,40 +51,43 @@ class WantedLogits:
 
 
 class ModelExecutor:
-    """The reference implementation of engine.executor.Executor. Computes a step when it is begun."""
+    """Implements engine.executor.Executor over a Runner. Computes a step when it is begun."""
 
-    def __init__(
-        self,
-        model: Model,
-        weights: ModelWeights[Array],
-        kv: KVStorage,
-        sampler: Sampler,
-        products: MatrixProducts,
-        *,
-        engine_seed: int,
-    ) -> None:
-        self._model = model
-        self._weights = weights
-        self._kv = kv
+    def __init__(self, runner: Runner, sampler: Sampler, *, engine_seed: int) -> None:
+        self._runner = runner
         self._sampler = sampler
-        self._products = products
         self._engine_seed = engine_seed
         self._requests: dict[RequestId, RequestTokens] = {}
 
     @property
     def num_blocks(self) -> int:
-        return self._kv.num_blocks
+        return self._runner.num_blocks
+
+    @property
+    def description(self) -> str:
+        """All that the speed of a step depends on besides the model."""
+        return self._runner.description
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._runner.weight_bytes
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        return self._runner.workspace_bytes
+
+    def resize(self, max_num_tokens: int) -> None:
+        """Make ready for steps of up to `max_num_tokens` tokens, padding included. Between steps only."""
+        self._runner.resize(max_num_tokens)
 
     def begin_step(self, plan: StepPlan) -> StepResult:
         """Compute the step. Raises ValueError for draft tokens, which this executor does not verify."""
         if plan.draft_token_ids:
-            raise ValueError("the reference executor does not verify draft tokens")
+            raise ValueError("this executor does not verify draft tokens")
         self._apply_changes(plan)
         result = StepResult(step_id=plan.step_id, sampled_token_ids=[() for _ in plan.request_ids])
         if plan.request_ids:
-            # numbers that overflow are looked for at the end, request by request
-            with np.errstate(all="ignore"), self._products.one_blas_thread():
-                self._compute(plan, result)
+            self._compute(plan, result)
         return result
 
     def finish_step(self, handle: StepResult) -> StepResult:
@@ -96,8 +95,7 @@ class ModelExecutor:
 
     def close(self) -> None:
         self._requests.clear()
-        self._products.close()
-        del self._weights, self._kv
+        self._runner.close()
 
     def _apply_changes(self, plan: StepPlan) -> None:
         for request_id in plan.dropped_request_ids:
@@ -111,7 +109,7 @@ class ModelExecutor:
             )
         for edit in plan.table_edits:
             self._requests[edit.request_id].block_ids[edit.first :] = edit.block_ids
-        self._kv.move(plan.block_moves)
+        self._runner.move(plan.block_moves)
 
     def _compute(self, plan: StepPlan, result: StepResult) -> None:
         requests = [self._requests[request_id] for request_id in plan.request_ids]
@@ -120,14 +118,13 @@ class ModelExecutor:
         first_rows = [chunk.first_row - chunk.start for chunk in batch.chunks]
         logit_rows = np.array([first_rows[item.plan_row] + item.position for item in wanted], np.int64)
 
-        def take_logits(indices: range, logits: Array) -> None:
-            finite = operations.finite_rows[logit_rows[indices.start : indices.stop]]
-            self._take_logits([wanted[i] for i in indices], logits, finite, requests, result)
+        def take_logits(indices: range, logits: Array, finite: NDArray[np.bool_]) -> None:
+            with np.errstate(all="ignore"):  # temperatures may overflow logits, which the sampler looks for
+                self._take_logits([wanted[i] for i in indices], logits, finite, requests, result)
 
-        operations = NumpyOperations(batch, self._kv, self._products, logit_rows, take_logits)
-        self._model.architecture.forward(self._model.spec, operations, self._weights)
+        finite_rows = self._runner.run(batch, logit_rows, take_logits)
         for i, chunk in enumerate(batch.chunks):
-            if not operations.finite_rows[chunk.rows].all():
+            if not finite_rows[chunk.rows].all():
                 self._fail(result, i, requests[i], "the model computed numbers that are not finite for this request")
         for request, sampled in zip(requests, result.sampled_token_ids, strict=True):
             request.token_ids.extend(sampled)
@@ -138,7 +135,7 @@ class ModelExecutor:
             token_ids = request.token_ids[start : start + count]
             assert len(token_ids) == count > 0, "the plan schedules tokens that nobody knows yet"
             rows.append((token_ids, start, request.block_ids))
-        return build_batch(rows, block_size=self._kv.block_size, num_padding_tokens=plan.num_padding_tokens)
+        return build_batch(rows, block_size=self._runner.block_size, num_padding_tokens=plan.num_padding_tokens)
 
     def _take_logits(
         self,

@@ -1,0 +1,70 @@
+"""Builds a ready ModelExecutor from a checkpoint and the configuration."""
+
+from __future__ import annotations
+
+from kvist.config.engine_config import EngineConfig
+from kvist.execution.choice import choose_executor
+from kvist.execution.kv_dtype import kv_dtype
+from kvist.execution.kv_storage import KVStorage
+from kvist.execution.model_executor import ModelExecutor
+from kvist.execution.reference.load_weights import Progress, load_weights
+from kvist.execution.reference.runner import NumpyRunner
+from kvist.execution.runner import Runner
+from kvist.execution.sampler import Sampler
+from kvist.execution.threads import MatrixProducts, granted_cores
+from kvist.models.registry import Model, read_model
+from kvist.weights.checkpoint import Checkpoint
+
+LARGEST_TIMED_STEP = 2048  # tokens: what a step may hold until its budget has been measured
+
+
+def load_model_executor(
+    checkpoint: Checkpoint, config: EngineConfig, *, num_blocks: int, progress: Progress | None = None
+) -> ModelExecutor:
+    """Read all weights (calling `progress` with bytes done and in all) and lay out the KV pool.
+
+    Raises CheckpointError or UnsupportedModelError for what `read_model` refuses, ConfigError for an executor that
+    cannot be had.
+    """
+    model = read_model(checkpoint)
+    make = _native_runner if choose_executor(config.executor.executor, model.spec) == "native" else _numpy_runner
+    return ModelExecutor(
+        make(checkpoint, model, config, num_blocks, progress),
+        Sampler(processed_logprobs=config.executor.logprobs_mode == "processed_logprobs"),
+        engine_seed=config.model.seed,
+    )
+
+
+def _numpy_runner(
+    checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
+) -> Runner:
+    kv = KVStorage(
+        model.spec,
+        num_blocks=num_blocks,
+        block_size=config.cache.block_size,
+        dtype=kv_dtype(config.cache.kv_cache_dtype, "reference"),
+    )
+    return NumpyRunner(
+        model, load_weights(checkpoint, model, progress), kv, MatrixProducts(config.executor.num_threads)
+    )
+
+
+def _native_runner(
+    checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
+) -> Runner:
+    # Here, because an environment without the compiled kernels must still be able to import this module.
+    from kvist.execution.native.packed_weights import load_packed_weights
+    from kvist.execution.native.runner import NativeRunner
+
+    max_num_tokens = config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP
+    num_threads = config.executor.num_threads or granted_cores()
+    return NativeRunner(
+        model,
+        load_packed_weights(checkpoint, model, progress),
+        num_blocks=num_blocks,
+        block_size=config.cache.block_size,
+        dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        max_num_tokens=max_num_tokens,
+        max_num_rows=config.scheduler.max_num_seqs,
+        num_threads=num_threads,
+    )

@@ -1,0 +1,310 @@
+"""Records a model's operations once into a native plan, fusing what the kernels can do in one pass.
+
+A handle is a node of an expression; nothing is emitted until a consumer asks for it in the form it needs:
+- linears that read the same input and are consumed together (q, k, v; gate, up) become one operation;
+- a norm or a gated activation that feeds quantized linears leaves only its quantized rows;
+- a linear that is added to the residual stream accumulates into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.core.errors import UnsupportedModelError
+from kvist.core.model_spec import LayerSpec, ModelSpec
+from kvist.execution.kv_dtype import KVDtype
+from kvist.execution.native import _native
+from kvist.execution.native.packed_weights import Matrix, Weight
+from kvist.execution.rope_frequencies import rope_frequencies
+from kvist.models.ops import Split
+
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+KV_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Float rows that exist: columns [column, column + width) of a buffer."""
+
+    buffer: int
+    column: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Normed:
+    x: Node
+    weight: NDArray[np.float32]
+    eps: float
+    head_dim: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """x @ weight.T + bias, not computed yet."""
+
+    x: Node
+    weight: Matrix
+    bias: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotated:
+    x: Node
+    rope_table: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gated:
+    gate: Node
+    up: Node
+    kind: Literal["silu", "gelu_tanh"]
+
+
+Node = Rows | Normed | Product | Rotated | Gated
+
+
+def _matrix(weight: Weight) -> Matrix:
+    assert isinstance(weight, Matrix)
+    return weight
+
+
+def _experts(weight: Weight) -> tuple[Matrix, ...]:
+    assert isinstance(weight, tuple)
+    return weight
+
+
+def _vector(weight: Weight) -> NDArray[np.float32]:
+    assert isinstance(weight, np.ndarray)
+    return weight
+
+
+class PlanRecorder:
+    """Implements Operations by appending to `body` (a native plan); `logits` appends to `head`."""
+
+    def __init__(
+        self, spec: ModelSpec, body: _native.Plan, head: _native.Plan, *, kv_dtype: KVDtype, block_size: int
+    ) -> None:
+        self._spec = spec
+        self._body = body
+        self._head = head
+        self._kv_dtype = kv_dtype
+        self._block_size = block_size
+        self._buffers: dict[tuple[int, str, int], int] = {}
+        self._quantized: dict[tuple[int, int], int] = {}
+        self._rope_tables: dict[LayerSpec, int] = {}
+        self.residual_buffer = -1
+        self.logits_buffer = -1
+
+    # ---- the operations of models/ops.py ------------------------------------------------------------------------
+
+    def embed(self, table: Weight, *, scale: float) -> Node:
+        matrix = _matrix(table)
+        rows = self._rows(self._body, "residual", matrix.width)
+        self._body.embed(matrix.native(), scale, rows.buffer)
+        self.residual_buffer = rows.buffer
+        return rows
+
+    def rms_norm(self, x: Node, weight: Weight, *, eps: float, head_dim: int | None = None) -> Node:
+        return Normed(x, _vector(weight), eps, head_dim)
+
+    def linear(self, x: Node, weight: Weight, *, bias: Weight | None = None, split: Split) -> Node:
+        return Product(x, _matrix(weight), None if bias is None else _vector(bias))
+
+    def rope(
+        self,
+        x: Node,
+        layer: LayerSpec,
+        *,
+        head_dim: int,
+        interleaved: bool,
+        frequency_divisors: Weight | None = None,
+    ) -> Node:
+        divisors = None if frequency_divisors is None else _vector(frequency_divisors)
+        if layer not in self._rope_tables:
+            frequencies = rope_frequencies(layer, head_dim, divisors)
+            self._rope_tables[layer] = self._body.rope_angles(frequencies.astype(np.float64).tolist())
+        return Rotated(x, self._rope_tables[layer])
+
+    def attention(
+        self, q: Node, k: Node, v: Node, *, layer_index: int, layer: LayerSpec, scale: float, softcap: float | None
+    ) -> Node:
+        assert isinstance(q, Rotated)
+        assert isinstance(k, Rotated)
+        spec = self._spec
+        parts = [self._strip_head_norm(part) for part in (q.x, k.x, v)]
+        q_rows, k_rows, v_rows = self._products(self._body, [product for product, _ in parts], "qkv")
+        for rows, (_, norm) in zip((q_rows, k_rows, v_rows), parts, strict=True):
+            if norm is not None:
+                heads = rows.width // spec.head_dim
+                self._body.norm(
+                    rows.buffer, rows.column, norm.weight, norm.eps, spec.head_dim, heads, rows.buffer, rows.column
+                )
+        out = self._rows(self._body, "attended", q_rows.width)
+        half_bytes = spec.num_kv_heads * spec.head_dim * self._block_size * self._kv_dtype.num_bytes
+        self._body.attention(
+            q_rows.buffer,
+            q_rows.column,
+            k_rows.column,
+            v_rows.column,
+            out.buffer,
+            2 * spec.num_layers * half_bytes,
+            2 * layer_index * half_bytes,
+            (2 * layer_index + 1) * half_bytes,
+            KV_TYPES[self._kv_dtype.name],
+            self._block_size,
+            spec.num_q_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            layer.sliding_window or 0,
+            scale,
+            softcap or 0.0,
+            q.rope_table,
+        )
+        return out
+
+    def gated_activation(self, gate: Node, up: Node, *, kind: Literal["silu", "gelu_tanh"]) -> Node:
+        return Gated(gate, up, kind)
+
+    def mixture_of_experts(  # noqa: PLR0913 - the operation's own parameters
+        self,
+        x: Node,
+        *,
+        router: Weight,
+        gate: Weight,
+        up: Weight,
+        down: Weight,
+        num_experts_per_token: int,
+        normalize_top_k: bool,
+        kind: Literal["silu", "gelu_tanh"],
+    ) -> Node:
+        gates, ups, downs = _experts(gate), _experts(up), _experts(down)
+        if not all(expert.is_quantized for expert in (*gates, *ups, *downs)):
+            raise UnsupportedModelError(
+                "the native executor computes experts in quantized formats only; use --executor reference"
+            )
+        plan = self._body
+        scores = self._as_rows(plan, Product(x, _matrix(router), None), "router")
+        quantized = self._as_quantized(plan, x, gates[0].width)
+        out = self._rows(plan, "mixture", downs[0].padded_outputs)
+        native_gates, native_ups, native_downs = (
+            [expert.native() for expert in experts] for experts in (gates, ups, downs)
+        )
+        plan.mixture(
+            quantized,
+            scores.buffer,
+            native_gates,
+            native_ups,
+            native_downs,
+            num_experts_per_token,
+            normalize_top_k,
+            ACTIVATIONS[kind],
+            out.buffer,
+        )
+        return Rows(out.buffer, 0, downs[0].num_outputs)
+
+    def add(self, x: Node, y: Node) -> Node:
+        assert isinstance(x, Rows), "only the residual stream is added to"
+        if isinstance(y, Product):
+            self._product(self._body, y, x.buffer, x.column, accumulate=True)
+        else:
+            rows = self._as_rows(self._body, y, "summand")
+            self._body.add(x.buffer, rows.buffer, x.width)
+        return x
+
+    def logits(self, x: Node, weight: Weight, *, softcap: float | None) -> None:
+        assert isinstance(x, Normed)
+        assert isinstance(x.x, Rows)
+        matrix = _matrix(weight)
+        gathered = self._rows(self._head, "gathered", x.x.width)
+        self._head.gather(self._body, x.x.buffer, x.x.width, gathered.buffer)
+        out = self._rows(self._head, "logits", matrix.padded_outputs)
+        normed = Normed(gathered, x.weight, x.eps, None)
+        self._product(self._head, Product(normed, matrix, None), out.buffer, 0, accumulate=False)
+        self.logits_buffer = out.buffer
+
+    # ---- emission -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _strip_head_norm(node: Node) -> tuple[Product, Normed | None]:
+        norm = node if isinstance(node, Normed) else None
+        product = norm.x if norm is not None else node
+        assert isinstance(product, Product)
+        return product, norm
+
+    def _rows(self, plan: _native.Plan, role: str, width: int) -> Rows:
+        """The plan's buffer for `role`; consumers are done with it before the next layer writes it."""
+        key = (id(plan), role, width)
+        if key not in self._buffers:
+            self._buffers[key] = plan.buffer(width)
+        return Rows(self._buffers[key], 0, width)
+
+    def _as_quantized(self, plan: _native.Plan, node: Node, width: int) -> int:
+        key = (id(plan), width)
+        if key not in self._quantized:
+            self._quantized[key] = plan.quantized(width)
+        out = self._quantized[key]
+        if isinstance(node, Normed) and node.head_dim is None:
+            x = self._as_rows(plan, node.x, "normed_input")
+            plan.norm_quantize(x.buffer, node.weight, node.eps, out)
+        elif isinstance(node, Gated):
+            gate, up = self._gate_and_up(plan, node)
+            plan.gated_quantize(gate.buffer, gate.column, up.column, ACTIVATIONS[node.kind], out)
+        else:
+            rows = self._as_rows(plan, node, "unquantized")
+            plan.quantize(rows.buffer, rows.column, out)
+        return out
+
+    def _as_rows(self, plan: _native.Plan, node: Node, role: str) -> Rows:
+        if isinstance(node, Rows):
+            return node
+        if isinstance(node, Product):
+            out = self._rows(plan, f"{role}_product", node.weight.padded_outputs)
+            self._product(plan, node, out.buffer, 0, accumulate=False)
+            return Rows(out.buffer, 0, node.weight.num_outputs)
+        if isinstance(node, Normed):
+            x = self._as_rows(plan, node.x, f"{role}_input")
+            out = self._rows(plan, f"{role}_normed", x.width)
+            plan.norm(x.buffer, x.column, node.weight, node.eps, x.width, 1, out.buffer, 0)
+            return out
+        assert isinstance(node, Gated)
+        gate, up = self._gate_and_up(plan, node)
+        out = self._rows(plan, f"{role}_gated", gate.width)
+        plan.gated(gate.buffer, gate.column, up.column, ACTIVATIONS[node.kind], gate.width, out.buffer)
+        return out
+
+    def _gate_and_up(self, plan: _native.Plan, node: Gated) -> list[Rows]:
+        assert isinstance(node.gate, Product)
+        assert isinstance(node.up, Product)
+        return self._products(plan, [node.gate, node.up], "gate_up")
+
+    def _products(self, plan: _native.Plan, products: list[Product], role: str) -> list[Rows]:
+        """Compute linears of one input into neighbouring columns of one buffer."""
+        assert all(product.x is products[0].x for product in products)
+        columns = np.cumsum([0, *(product.weight.padded_outputs for product in products)]).tolist()
+        out = self._rows(plan, role, columns[-1])
+        quantized = [i for i, product in enumerate(products) if product.weight.is_quantized]
+        if quantized:
+            source = self._as_quantized(plan, products[0].x, products[quantized[0]].weight.width)
+            natives = [products[i].weight.native(products[i].bias) for i in quantized]
+            plan.linear(natives, [columns[i] for i in quantized], source, out.buffer, accumulate=False)
+        if len(quantized) < len(products):
+            x = self._as_rows(plan, products[0].x, "dense")
+            for i, product in enumerate(products):
+                if i not in quantized:
+                    native = product.weight.native(product.bias)
+                    plan.linear_dense(native, x.buffer, x.column, out.buffer, columns[i], accumulate=False)
+        return [Rows(out.buffer, columns[i], product.weight.num_outputs) for i, product in enumerate(products)]
+
+    def _product(self, plan: _native.Plan, product: Product, buffer: int, column: int, *, accumulate: bool) -> None:
+        native = product.weight.native(product.bias)
+        if product.weight.is_quantized:
+            source = self._as_quantized(plan, product.x, product.weight.width)
+            plan.linear([native], [column], source, buffer, accumulate=accumulate)
+        else:
+            x = self._as_rows(plan, product.x, "dense")
+            plan.linear_dense(native, x.buffer, x.column, buffer, column, accumulate=accumulate)

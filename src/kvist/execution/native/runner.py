@@ -1,0 +1,124 @@
+"""Computes a step's batch by replaying the model's native plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.core.step_plan import BlockMove
+from kvist.execution.kv_dtype import KVDtype
+from kvist.execution.kv_storage import KVStorage
+from kvist.execution.native import _native
+from kvist.execution.native.packed_weights import Weight, num_bytes
+from kvist.execution.native.recorder import PlanRecorder
+from kvist.execution.runner import TakeLogits
+from kvist.execution.step_batch import StepBatch
+from kvist.models.registry import Model
+from kvist.models.weight_sources import ModelWeights
+
+MAX_LOGITS = 1 << 22  # logits held at once (16 MB): their rows are computed in tiles
+
+
+class NativeRunner:
+    """One model's plan over one KV pool: a body up to the last layer, and a head for the rows whose logits are wanted.
+
+    isa: kernels to use, "" for the best that this processor has. max_num_rows: requests in a step.
+    """
+
+    def __init__(  # noqa: PLR0913 - sizes of one thing
+        self,
+        model: Model,
+        weights: ModelWeights[Weight],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: KVDtype,
+        max_num_tokens: int,
+        max_num_rows: int,
+        num_threads: int,
+        isa: str = "",
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.weight_bytes = num_bytes(weights)
+        self._model = model
+        self._weights = weights
+        self._dtype = dtype
+        self._isa = isa
+        self._pool = _native.ThreadPool(num_threads)
+        self._max_num_rows = 2 * max_num_rows  # as many rows of padding
+        # Padding is computed like real tokens, on blocks that nobody else has: at worst each row has one begun.
+        self._num_scratch_blocks = -(-max_num_tokens // block_size) + max_num_rows
+        self._kv = KVStorage(
+            model.spec, num_blocks=num_blocks + self._num_scratch_blocks, block_size=block_size, dtype=dtype
+        )
+        self.resize(max_num_tokens)
+
+    @property
+    def isa(self) -> str:
+        return self._body.isa
+
+    @property
+    def description(self) -> str:
+        return f"native {self.isa} {self._pool.num_threads}"
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._body.workspace_bytes + self._head.workspace_bytes
+
+    def resize(self, max_num_tokens: int) -> None:
+        spec = self._model.spec
+        self._max_num_tokens = max_num_tokens
+        self._logit_rows = max(1, min(max_num_tokens, MAX_LOGITS // spec.vocab_size))
+        self._body = _native.Plan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
+        self._head = _native.Plan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
+        recorder = PlanRecorder(spec, self._body, self._head, kv_dtype=self._dtype, block_size=self.block_size)
+        self._model.architecture.forward(spec, recorder, self._weights)
+        self._residual = self._body.view(recorder.residual_buffer)[:, : spec.hidden_size]
+        self._logits = self._head.view(recorder.logits_buffer)[:, : spec.vocab_size]
+
+    def run(
+        self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
+    ) -> NDArray[np.bool_]:
+        """As Runner.run. timed: add up each operation's time, see `timings`."""
+        token_ids = batch.token_ids.astype(np.int32)
+        outside = (token_ids < 0) | (token_ids >= self._model.spec.vocab_size)
+        if outside.any():  # the edge refuses them; here they would be reads of foreign memory
+            raise IndexError(f"token {token_ids[outside][0]} is not in the vocabulary")
+        rows, tables = self._rows_of(batch)
+        self._body.replay(rows, tables, token_ids, batch.positions.astype(np.int32), self._kv.data, timed=timed)
+        finite = np.asarray(np.isfinite(self._residual[: len(token_ids)]).all(axis=1))
+        for first in range(0, len(logit_rows), self._logit_rows):
+            some = logit_rows[first : first + self._logit_rows]
+            self._head.replay_head(some.astype(np.int32), timed=timed)
+            logits = self._logits[: len(some)]
+            finite[some] &= np.isfinite(logits.max(axis=1)) & np.isfinite(logits.min(axis=1))
+            take_logits(range(first, first + len(some)), logits, finite[some])
+        return finite
+
+    def timings(self) -> list[tuple[str, float]]:
+        """Name and summed seconds of each operation, in the plan's order."""
+        return [*self._body.timings(), *self._head.timings()]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        self._kv.move(moves)
+
+    def close(self) -> None:
+        del self._body, self._head, self._residual, self._logits, self._weights, self._kv, self._pool
+
+    def _rows_of(self, batch: StepBatch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """[rows, 3] of start, number of tokens and first batch row; block tables, one a row, filled up with 0."""
+        tables = [chunk.block_ids for chunk in batch.chunks]
+        next_block = self.num_blocks
+        for chunk in batch.padding:
+            num_blocks = -(-chunk.num_tokens // self.block_size)
+            tables.append(np.arange(next_block, next_block + num_blocks))
+            next_block += num_blocks
+        assert next_block <= self.num_blocks + self._num_scratch_blocks, "more padding than the runner was made for"
+        packed = np.zeros((len(tables), max(map(len, tables))), np.int32)
+        for row, table in zip(packed, tables, strict=True):
+            row[: len(table)] = table
+        chunks = (*batch.chunks, *batch.padding)
+        return np.array([(c.start, c.num_tokens, c.first_row) for c in chunks], np.int32), packed

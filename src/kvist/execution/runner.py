@@ -1,0 +1,57 @@
+"""The seam between what a step means and what computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.core.step_plan import BlockMove
+from kvist.execution.step_batch import StepBatch
+
+# Gets tiles of (indices into logit_rows, their logits, whether each row is finite), in order. The logits are only lent.
+TakeLogits = Callable[[range, NDArray[np.float32], NDArray[np.bool_]], None]
+
+
+class Runner(Protocol):
+    """Computes batches of one model over the KV blocks it owns. Knows nothing of requests or sampling."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def description(self) -> str:
+        """All that the speed of a step depends on here: what computes, with what, on how many threads."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """What a step may use besides weights and KV; None if only the memory model knows."""
+        ...
+
+    def resize(self, max_num_tokens: int) -> None:
+        """Make ready for steps of up to `max_num_tokens` tokens, padding included."""
+        ...
+
+    def run(self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits) -> NDArray[np.bool_]:
+        """Compute one batch; logit_rows are the batch rows whose logits are wanted.
+
+        Returns whether each row of the batch came through with finite numbers.
+        """
+        ...
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Carry out block moves in order."""
+        ...
+
+    def close(self) -> None:
+        """Free weights, KV bytes and threads."""
+        ...
