@@ -114,6 +114,7 @@ class PythonPlan {
                                      plan_.buffer(qkv, v_column)));
         append_attention(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(out));
     }
+    // x: a quantized buffer where gate and up are quantized, else a buffer of float rows.
     void mixture(int x, int scores, const std::vector<Weight*>& gate, const std::vector<Weight*>& up,
                  const std::vector<Weight*>& down, int per_token, bool normalize, int kind, int out) {
         auto matrices = [&](const std::vector<Weight*>& weights) {
@@ -122,18 +123,37 @@ class PythonPlan {
             return result;
         };
         MixtureArgs args;
-        args.x = plan_.quantized(x);
+        const bool dense_in = is_dense(gate.at(0)->format), dense_down = is_dense(down.at(0)->format);
+        if (dense_in)
+            args.x_rows = plan_.buffer(x);
+        else
+            args.x = plan_.quantized(x);
         args.scores = plan_.buffer(scores);
         args.gate = matrices(gate), args.up = matrices(up), args.down = matrices(down);
         args.per_token = per_token;
         args.normalize = normalize;
         args.kind = static_cast<Activation>(kind);
-        if (!mixture_) mixture_ = std::make_unique<Mixture>(plan_, args);  // layers follow one another: one workspace
-        args.grouped = plan_.quantized(mixture_->grouped);
-        args.hidden = plan_.quantized(mixture_->hidden);
-        args.gate_rows = plan_.buffer(mixture_->gate);
-        args.up_rows = plan_.buffer(mixture_->up);
-        args.down_rows = plan_.buffer(mixture_->down);
+        // Layers follow one another: one workspace for all.
+        auto rows = [&](int& id, int width) {
+            if (id < 0) id = plan_.add_buffer(width, per_token);
+            return plan_.buffer(id);
+        };
+        auto quantized = [&](int& id, int width) {
+            if (id < 0) id = plan_.add_quantized(width, per_token);
+            return plan_.quantized(id);
+        };
+        Mixture& m = mixture_;
+        if (dense_in)
+            args.grouped_rows = rows(m.grouped_rows, args.gate[0].k);
+        else
+            args.grouped = quantized(m.grouped, args.gate[0].k);
+        if (dense_down)
+            args.hidden_rows = rows(m.hidden_rows, args.down[0].k);
+        else
+            args.hidden = quantized(m.hidden, args.down[0].k);
+        args.gate_rows = rows(m.gate, padded(args.gate[0].n));
+        args.up_rows = rows(m.up, padded(args.up[0].n));
+        args.down_rows = rows(m.down, padded(args.down[0].n));
         args.out = plan_.buffer(out);
         append_mixture(plan_, args);
     }
@@ -172,13 +192,10 @@ class PythonPlan {
     }
 
    private:
-    struct Mixture {
-        Mixture(Plan& plan, const MixtureArgs& a)
-            : grouped(plan.add_quantized(a.gate[0].k, a.per_token)), hidden(plan.add_quantized(a.down[0].k, a.per_token)),
-              gate(plan.add_buffer(a.gate[0].n, a.per_token)), up(plan.add_buffer(a.up[0].n, a.per_token)),
-              down(plan.add_buffer(a.down[0].n, a.per_token)) {}
-        int grouped, hidden, gate, up, down;
+    struct Mixture {  // buffers of the experts' workspace; -1: not needed so far
+        int grouped = -1, grouped_rows = -1, hidden = -1, hidden_rows = -1, gate = -1, up = -1, down = -1;
     };
+    static int padded(int n) { return (n + kTile - 1) / kTile * kTile; }
 
     void keep(const Weight& w) { weights_.push_back(w); }
 
@@ -187,7 +204,7 @@ class PythonPlan {
     std::vector<Floats> floats_;
     std::vector<float*> rope_tables_;
     std::vector<StepRow> rows_;
-    std::unique_ptr<Mixture> mixture_;
+    Mixture mixture_;
 };
 
 }  // namespace

@@ -101,8 +101,9 @@ class ExpertLinear : public Operation {
    public:
     static constexpr int kTilesPerItem = 4;
 
-    ExpertLinear(Plan& plan, std::shared_ptr<Routing> routing, const std::vector<PackedMatrix>& experts, QuantBuffer x, RowBuffer y)
-        : Operation("expert_linear"), kernels_(plan.kernels), routing_(std::move(routing)) {
+    ExpertLinear(Plan& plan, std::shared_ptr<Routing> routing, const std::vector<PackedMatrix>& experts, QuantBuffer x,
+                 RowBuffer rows, RowBuffer y)
+        : Operation("expert_linear"), kernels_(plan.kernels), routing_(std::move(routing)), rows_(rows) {
         for (const auto& w : experts) args_.push_back({w, {x.q, x.scale, x.scaled_sum, x.sum16, x.k}, y.data, y.stride, false});
         pieces_per_expert_ = ceil_div(ceil_div(experts[0].n, kTile), kTilesPerItem);
     }
@@ -111,13 +112,18 @@ class ExpertLinear : public Operation {
         const int expert = item / pieces_per_expert_, tile = item % pieces_per_expert_ * kTilesPerItem;
         const int begin = routing_->first_slot[expert], end = routing_->first_slot[expert + 1];
         if (begin == end) return;
-        kernels_.linear(args_[expert], tile, std::min(tile + kTilesPerItem, ceil_div(args_[expert].w.n, kTile)), begin, end);
+        const LinearArgs& a = args_[expert];
+        const int tile_end = std::min(tile + kTilesPerItem, ceil_div(a.w.n, kTile));
+        if (!is_dense(a.w.format)) return kernels_.linear(a, tile, tile_end, begin, end);
+        kernels_.linear_dense(a.w, {rows_.data + begin * rows_.stride, rows_.stride}, {a.y + begin * a.y_stride, a.y_stride},
+                              false, tile * kTile, std::min(tile_end * kTile, a.w.n), end - begin);
     }
 
    private:
     const Kernels& kernels_;
     std::shared_ptr<Routing> routing_;
     std::vector<LinearArgs> args_;
+    RowBuffer rows_;  // instead of args_' x for dense experts
     int pieces_per_expert_;
 };
 
@@ -136,24 +142,35 @@ void append_mixture(Plan& plan, const MixtureArgs& a) {
     plan.append(std::make_unique<Route>(a.scores, routing, a.normalize));
 
     const QuantBuffer x = a.x, grouped = a.grouped, hidden = a.hidden;
+    const RowBuffer x_rows = a.x_rows, grouped_rows = a.grouped_rows, hidden_rows = a.hidden_rows;
+    const bool dense_in = is_dense(a.gate[0].format), dense_down = is_dense(a.down[0].format);
+    const std::size_t row_bytes = a.gate[0].k * sizeof(float);
     plan.append(per_slots("expert_gather", routing, [=](const Routing& r, int begin, int end) {
         for (int slot = begin; slot < end; slot++) {
             const int64_t token = r.token_of[slot], groups = x.k / kGroup;
+            if (dense_in) {
+                std::memcpy(grouped_rows.data + slot * grouped_rows.stride, x_rows.data + token * x_rows.stride, row_bytes);
+                continue;
+            }
             std::memcpy(grouped.q + slot * x.k, x.q + token * x.k, x.k);
             std::memcpy(grouped.scale + slot * groups, x.scale + token * groups, groups * sizeof(float));
             std::memcpy(grouped.scaled_sum + slot * groups, x.scaled_sum + token * groups, groups * sizeof(float));
             std::memcpy(grouped.sum16 + slot * 2 * groups, x.sum16 + token * 2 * groups, 2 * groups * sizeof(int32_t));
         }
     }));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.gate, grouped, a.gate_rows));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.up, grouped, a.up_rows));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.gate, grouped, grouped_rows, a.gate_rows));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.up, grouped, grouped_rows, a.up_rows));
     const Kernels& kernels = plan.kernels;
     const RowBuffer gate_rows = a.gate_rows, up_rows = a.up_rows, down_rows = a.down_rows, out = a.out;
     const Activation kind = a.kind;
+    const int expert_width = a.down[0].k;
     plan.append(per_slots("expert_gated", routing, [=, &kernels](const Routing&, int begin, int end) {
-        kernels.gated_quantize(gate_rows, up_rows, kind, hidden, begin, end);
+        if (dense_down)
+            kernels.gated(gate_rows, up_rows, kind, expert_width, hidden_rows, begin, end);
+        else
+            kernels.gated_quantize(gate_rows, up_rows, kind, hidden, begin, end);
     }));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.down, hidden, down_rows));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.down, hidden, hidden_rows, down_rows));
     const int width = static_cast<int>(a.down[0].n), per_token = a.per_token;
     plan.append(per_slots("expert_sum", routing, [=](const Routing& r, int begin, int end) {
         for (int i = begin; i < end; i++) {

@@ -12,7 +12,7 @@ pytest.importorskip("kvist.execution.native._native", reason="the native kernels
 
 from kvist.execution.native.packed_weights import Matrix
 
-ARCHITECTURES = ("llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3")
+ARCHITECTURES = ("llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "mixtral")
 DENSE_FORMATS = ("f32", "hf")
 PROMPT = [(7 * i * i + 3 * i) % 500 for i in range(53)]  # longer than three blocks and two windows
 SCORED = SamplingParams(temperature=0, prompt_logprobs=3)

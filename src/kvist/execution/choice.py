@@ -42,8 +42,6 @@ def why_not_native(spec: ModelSpec) -> str | None:
     widths = (spec.head_dim, spec.hidden_size, spec.intermediate_size)
     if any(width % LANES for width in widths):
         return f"one of its widths {', '.join(map(str, widths))} is no multiple of {LANES}"
-    if spec.moe is not None:
-        return "it is a mixture of experts"
     if spec.logit_softcap is not None:
         return "it caps its logits softly"
     return None

@@ -183,19 +183,21 @@ class PlanRecorder:
         kind: Literal["silu", "gelu_tanh"],
     ) -> Node:
         gates, ups, downs = _experts(gate), _experts(up), _experts(down)
-        if not all(expert.is_quantized for expert in (*gates, *ups, *downs)):
-            raise UnsupportedModelError(
-                "the native executor computes experts in quantized formats only; use --executor reference"
-            )
+        for experts in ((*gates, *ups), downs):
+            if len({expert.is_quantized for expert in experts}) > 1:
+                raise UnsupportedModelError(
+                    "experts of one layer are quantized in part; --executor reference computes them"
+                )
         plan = self._body
         scores = self._as_rows(plan, Product(x, _matrix(router), None), "router")
-        quantized = self._as_quantized(plan, x, gates[0].width)
+        is_quantized = gates[0].is_quantized
+        rows = self._as_quantized(plan, x, gates[0].width) if is_quantized else self._as_rows(plan, x, "experts").buffer
         out = self._rows(plan, "mixture", downs[0].padded_outputs)
         native_gates, native_ups, native_downs = (
             [expert.native() for expert in experts] for experts in (gates, ups, downs)
         )
         plan.mixture(
-            quantized,
+            rows,
             scores.buffer,
             native_gates,
             native_ups,
