@@ -212,6 +212,10 @@ class PythonPlan {
 NB_MODULE(_native, m) {
     nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "num_threads"_a).def_prop_ro("num_threads", &ThreadPool::num_threads);
     nb::class_<Weight>(m, "Weight").def_ro("n", &Weight::n).def_ro("k", &Weight::k);
+    m.def("isas", [] {
+        const auto names = kernel_names();
+        return std::vector<std::string>(names.begin(), names.end());
+    });
     m.def("weight", &make_weight, "data"_a, "weight_format"_a, "n"_a, "k"_a, "bias"_a);
     m.def(
         "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(static_cast<Format>(format), n, k); },

@@ -62,10 +62,13 @@ const Kernels* find_kernels(const char* name) {
     return nullptr;
 }
 
-const Kernels& best_kernels() {
-    for (const char* name : {"amx", "avx512", "avx2"})
-        if (const Kernels* kernels = find_kernels(name)) return *kernels;
-    return portable::table();
+std::vector<const char*> kernel_names() {
+    std::vector<const char*> names;
+    for (const char* name : {"amx", "avx512", "avx2", "portable"})
+        if (find_kernels(name)) names.push_back(name);
+    return names;
 }
+
+const Kernels& best_kernels() { return *find_kernels(kernel_names().front()); }
 
 }  // namespace kvist

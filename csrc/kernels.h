@@ -5,6 +5,8 @@
 #include "linear.h"
 #include "packed.h"
 
+#include <vector>
+
 namespace kvist {
 
 enum class KVType : int32_t { f32, f16, bf16 };
@@ -94,6 +96,8 @@ inline int64_t partial_floats(int num_queries, int head_dim) { return int64_t{nu
 
 // Kernels by name ("portable", "avx2", "avx512", "amx"); null where this build or this processor lacks them.
 const Kernels* find_kernels(const char* name);
+// Names of those that this build has and this processor runs, the widest first; the last is "portable".
+std::vector<const char*> kernel_names();
 // The widest that this processor runs.
 const Kernels& best_kernels();
 

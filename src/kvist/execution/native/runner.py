@@ -13,6 +13,7 @@ from kvist.execution.kv_storage import KVStorage
 from kvist.execution.native import _native
 from kvist.execution.native.packed_weights import Weight, num_bytes
 from kvist.execution.native.recorder import PlanRecorder
+from kvist.execution.native.self_test import trusted_isa
 from kvist.execution.runner import TakeLogits
 from kvist.execution.step_batch import StepBatch
 from kvist.models.registry import Model
@@ -24,7 +25,8 @@ MAX_LOGITS = 1 << 22  # logits held at once (16 MB): their rows are computed in 
 class NativeRunner:
     """One model's plan over one KV pool: a body up to the last layer, and a head for the rows whose logits are wanted.
 
-    isa: kernels to use, "" for the best that this processor has. max_num_rows: requests in a step.
+    isa: kernels to use; "" for the widest that this processor has and that pass their self-test.
+    max_num_rows: requests in a step.
     """
 
     def __init__(  # noqa: PLR0913 - sizes of one thing
@@ -46,7 +48,7 @@ class NativeRunner:
         self._model = model
         self._weights = weights
         self._dtype = dtype
-        self._isa = isa
+        self._isa = isa or trusted_isa()
         self._pool = _native.ThreadPool(num_threads)
         self._max_num_rows = 2 * max_num_rows  # as many rows of padding
         # Padding is computed like real tokens, on blocks that nobody else has: at worst each row has one begun.

@@ -1,0 +1,123 @@
+"""Checks an instruction set's kernels against the portable ones before any model trusts them."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvist.execution.native import _native
+from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, pack_matrix
+from kvist.quantization.formats import FORMATS
+from kvist.weights.tensor import Tensor
+
+Array = NDArray[np.float32]
+
+WIDTH = 256  # of activations: one block of the widest format
+NUM_OUTPUTS = 40  # two tiles and a half
+NUM_TOKENS = 19  # rows in full runs of 16, of 2 and alone
+HEAD_DIM, NUM_Q_HEADS, NUM_KV_HEADS, BLOCK_SIZE = 32, 4, 2, 16
+# Where a block of each format keeps its half-precision scales; every other byte may be anything.
+SCALE_OFFSETS = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def trusted_isa() -> str:
+    """The widest instruction set of this processor whose kernels give the portable kernels' bits."""
+    for isa in _native.isas():
+        if isa == "portable" or _same(isa):
+            return isa
+        log.warning("the %s kernels differ from the portable ones on this processor and are not used", isa)
+    return "portable"
+
+
+def _same(isa: str) -> bool:
+    ours, plain = probe(isa, NUM_TOKENS), probe("portable", NUM_TOKENS)
+    return all(np.array_equal(ours[name], plain[name], equal_nan=True) for name in plain)
+
+
+def random_matrix(name: str, num_outputs: int = NUM_OUTPUTS, width: int = WIDTH, seed: int = 0) -> Tensor:
+    """A tensor of random bits in the format called `name`, with tame scales."""
+    form, random = FORMATS[name], np.random.default_rng(seed)
+    shape = (num_outputs, width)
+    if form.is_plain:
+        rows = random.standard_normal(shape, np.float32)
+        bits = {
+            "F32": rows.view(np.uint8),
+            "F16": rows.astype(np.float16).view(np.uint8),
+            "BF16": (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8),
+        }
+        return Tensor(name=name, shape=shape, format=form, data=bits[name].reshape(-1))
+    blocks = random.integers(0, 256, (num_outputs * width // form.block_elements, form.block_bytes), np.uint8)
+    for offset in SCALE_OFFSETS.get(name, (0, 2)):
+        scales = random.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
+        blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
+    return Tensor(name=name, shape=shape, format=form, data=blocks.reshape(-1))
+
+
+def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array]:
+    """The results of all kinds of kernels on fixed random numbers, by name: [num_tokens, ...] each."""
+    plan = _native.Plan(isa, _native.ThreadPool(num_threads), max(num_tokens, 1), 2)
+    random = np.random.default_rng(1)
+    x, quantized = plan.buffer(WIDTH), plan.quantized(WIDTH)
+    results = _add_linears(plan, x, quantized)
+    norm = random.standard_normal(WIDTH, np.float32)
+    for name, accumulate in (("norm", False), ("gated", True)):
+        results[name] = plan.buffer(NUM_OUTPUTS + 8)
+        if name == "norm":
+            plan.norm_quantize(x, norm, 1e-5, quantized)
+        else:
+            plan.gated_quantize(x, 0, 0, 0, quantized)
+        weight = pack_matrix(random_matrix("Q4_1"), None).native()
+        plan.linear([weight], [0], quantized, results[name], accumulate=accumulate)
+    results["attention"] = _add_attention(plan)
+    activations = random.standard_normal((num_tokens, WIDTH), np.float32)
+    plan.view(x)[:num_tokens] = activations
+    plan.view(results["gated"])[:num_tokens] = activations[:, : NUM_OUTPUTS + 8]
+    plan.view(results["attention"] - 1)[:num_tokens] = random.standard_normal((num_tokens, WIDTH), np.float32)
+    # Two requests, the first with one token; blocks of one layer, in reverse order.
+    sizes = [size for size in (min(num_tokens, 1), num_tokens - 1) if size > 0]
+    rows = np.array([(0, size, first) for first, size in enumerate(sizes)], np.int32).reshape(-1, 3)
+    num_blocks = -(-num_tokens // BLOCK_SIZE)
+    tables = np.arange(2 * num_blocks, dtype=np.int32)[::-1].reshape(2, -1)[: len(rows)].copy()
+    kv = np.zeros(2 * num_blocks * _block_bytes() or 1, np.uint8)
+    positions = np.concatenate([np.arange(size) for size in (0, *sizes)]).astype(np.int32)
+    plan.replay(rows, tables, np.zeros(num_tokens, np.int32), positions, kv, timed=False)
+    widths = dict.fromkeys(results, NUM_OUTPUTS) | {"attention": NUM_Q_HEADS * HEAD_DIM}
+    return {name: plan.view(buffer)[:num_tokens, : widths[name]].copy() for name, buffer in results.items()}
+
+
+def _add_linears(plan: _native.Plan, x: int, quantized: int) -> dict[str, int]:
+    """Per format, x times a matrix of it; quantized ones on int8 activations."""
+    results = {}
+    plan.quantize(x, 0, quantized)
+    for name in (*QUANTIZED_FORMATS, "F32", "F16", "BF16"):
+        matrix = pack_matrix(random_matrix(name), None)
+        results[name] = plan.buffer(NUM_OUTPUTS + 8)
+        if matrix.is_quantized:
+            plan.linear([matrix.native()], [0], quantized, results[name], accumulate=False)
+        else:
+            plan.linear_dense(matrix.native(), x, 0, results[name], 0, accumulate=False)
+    return results
+
+
+def _block_bytes() -> int:
+    return 2 * NUM_KV_HEADS * HEAD_DIM * BLOCK_SIZE * 2
+
+
+def _add_attention(plan: _native.Plan) -> int:
+    """Attention over half-precision K and V; its input is the buffer made just before its output."""
+    qkv, out = plan.buffer(WIDTH), plan.buffer(NUM_Q_HEADS * HEAD_DIM)
+    table = plan.rope_angles([0.5**i for i in range(HEAD_DIM // 2)])
+    k_column = NUM_Q_HEADS * HEAD_DIM
+    v_column = k_column + NUM_KV_HEADS * HEAD_DIM
+    half = _block_bytes() // 2
+    plan.attention(
+        qkv, 0, k_column, v_column, out, 2 * half, 0, half, 1, BLOCK_SIZE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM,
+        7, 0.2, 0.0, table,
+    )  # fmt: skip
+    return out

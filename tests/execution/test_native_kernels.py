@@ -1,0 +1,89 @@
+"""Every kernel gives the same bits for every instruction set, number of rows and number of threads."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
+
+from kvist.execution.native import _native, self_test
+from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pack_matrix
+from kvist.execution.native.self_test import probe, random_matrix, trusted_isa
+
+NUM_TOKENS = (0, 1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 47, 64, 65, 130)
+GROUP = 32
+
+
+@pytest.fixture(scope="module")
+def all_rows():
+    return probe("portable", max(NUM_TOKENS))
+
+
+@pytest.mark.parametrize("num_tokens", NUM_TOKENS)
+@pytest.mark.parametrize("isa", _native.isas())
+def test_all_instruction_sets_give_the_same_bits(isa, num_tokens):
+    plain = probe("portable", num_tokens)
+    for num_threads in (1, 2):
+        ours = probe(isa, num_tokens, num_threads=num_threads)
+        for name, wanted in plain.items():
+            assert np.array_equal(ours[name], wanted), name
+
+
+@pytest.mark.parametrize("num_tokens", NUM_TOKENS)
+def test_a_linear_row_depends_on_no_other_row(num_tokens, all_rows):
+    """The probe's activations are drawn row by row, so fewer tokens are the first rows of more."""
+    few = probe(trusted_isa(), num_tokens)
+    for name in (*QUANTIZED_FORMATS, "F32", "F16", "BF16", "norm"):
+        assert np.array_equal(few[name], all_rows[name][:num_tokens]), name
+
+
+def quantized(x):
+    """What the kernels make of activations: int8 per group of 32."""
+    groups = x.reshape(len(x), -1, GROUP)
+    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+    return (np.rint(groups / scale) * scale).reshape(x.shape)
+
+
+def linear(matrix: Matrix, x):
+    plan = _native.Plan("", _native.ThreadPool(1), len(x), 1)
+    source, rows, out = plan.buffer(x.shape[1]), plan.quantized(x.shape[1]), plan.buffer(matrix.padded_outputs)
+    plan.quantize(source, 0, rows)
+    plan.linear([matrix.native()], [0], rows, out, accumulate=False)
+    plan.view(source)[:] = x
+    empty = np.zeros((0, 3), np.int32), np.zeros((0, 0), np.int32)
+    plan.replay(*empty, np.zeros(len(x), np.int32), np.zeros(len(x), np.int32), np.zeros(1, np.uint8), timed=False)
+    return plan.view(out)[:, : matrix.num_outputs]
+
+
+@pytest.mark.parametrize(("num_outputs", "width"), [(1, 256), (16, 512), (17, 256), (33, 768)])
+@pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+def test_a_quantized_linear_is_the_product_of_what_both_sides_stand_for(name, num_outputs, width):
+    tensor = random_matrix(name, num_outputs, width, seed=3)
+    x = np.random.default_rng(4).standard_normal((5, width), np.float32)
+    wanted = quantized(x).astype(np.float64) @ tensor.dequantize().astype(np.float64).T
+    np.testing.assert_allclose(linear(pack_matrix(tensor, None), x), wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_rows_can_be_packed_in_another_order():
+    tensor, order = random_matrix("Q5_K", 32, 256), np.random.default_rng(0).permutation(32).astype(np.int32)
+    x = np.random.default_rng(1).standard_normal((2, 256), np.float32)
+    straight, turned = linear(pack_matrix(tensor, None), x), linear(pack_matrix(tensor, order), x)
+    np.testing.assert_array_equal(turned, straight[:, order])
+
+
+def test_kernels_that_differ_from_the_portable_ones_are_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(self_test, "_same", lambda isa: isa == "avx2")
+    monkeypatch.setattr(_native, "isas", lambda: ["amx", "avx512", "avx2", "portable"])
+    with caplog.at_level(logging.WARNING):
+        assert self_test.trusted_isa.__wrapped__() == "avx2"
+    assert [record.args[0] for record in caplog.records] == ["amx", "avx512"]
+    monkeypatch.setattr(self_test, "_same", lambda isa: False)
+    assert self_test.trusted_isa.__wrapped__() == "portable"
+
+
+def test_weights_that_do_not_fit_their_shape_are_refused():
+    with pytest.raises(ValueError, match="too short"):
+        _native.weight(np.zeros(10, np.uint8), 0, 16, 32, np.empty(0, np.float32))
