@@ -23,14 +23,16 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         weight_format: str = "f32",
         *,
         executor: str = "reference",
-        num_blocks: int = 64,
+        num_blocks: int = 96,
+        num_threads: int = 2,
+        max_num_batched_tokens: int = 256,
         kv_cache_dtype: str = "auto",
         logprobs_mode: str = "raw_logprobs",
     ) -> ModelExecutor:
         config = EngineConfig(
             cache=CacheConfig(kv_cache_dtype=kv_cache_dtype),
-            scheduler=SchedulerConfig(max_num_batched_tokens=256, max_num_seqs=32),
-            executor=ExecutorConfig(executor=executor, num_threads=2, logprobs_mode=logprobs_mode),
+            scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=32),
+            executor=ExecutorConfig(executor=executor, num_threads=num_threads, logprobs_mode=logprobs_mode),
         )
         checkpoint = open_checkpoint(tiny_model(architecture, weight_format))
         return load_model_executor(checkpoint, config, num_blocks=num_blocks)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tests.fakes.int8_activations import Int8Operations
 from tests.fakes.plan_loop import PlanLoop, one
 
+from kvist.config.engine_config import EngineConfig
 from kvist.core.sampling_params import SamplingParams
+from kvist.execution.loading import load_model_executor
+from kvist.weights.checkpoint import open_checkpoint
 
 pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
 
@@ -14,7 +21,10 @@ from kvist.execution.native.packed_weights import Matrix
 
 ARCHITECTURES = ("llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "mixtral")
 DENSE_FORMATS = ("f32", "hf")
+FORMATS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_k", "q5_k_m", "q4_k_m")
+GOLDEN = Path(__file__).parent.parent / "golden" / "smollm2-135m-instruct.json"
 PROMPT = [(7 * i * i + 3 * i) % 500 for i in range(53)]  # longer than three blocks and two windows
+NUM_TOKENS = 6
 SCORED = SamplingParams(temperature=0, prompt_logprobs=3)
 
 
@@ -55,15 +65,155 @@ def test_a_token_outside_the_vocabulary_fails_the_step(tiny_executor):
         loop.step({"broken": 3})
 
 
-def test_company_chunks_and_padding_change_no_bit(tiny_executor):
-    executor = tiny_executor("qwen3", "q8_0", executor="native")
-    alone = one(executor, PROMPT, 6)
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_quantized_models_differ_by_the_rounding_of_activations_alone(tiny_executor, architecture, weight_format):
+    native, reference = (
+        one(tiny_executor(architecture, weight_format, executor=name, kv_cache_dtype="float32"), PROMPT, 1, SCORED)
+        for name in ("native", "reference")
+    )
+    got, wanted = (np.array([score.logprob for score in each.prompt_logprobs]) for each in (native, reference))
+    # Eight bits an activation; models of random weights are more easily upset than trained ones.
+    assert np.sqrt(np.square(got - wanted).mean()) < 0.15 * wanted.std()
+
+
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen2", "qwen3"])
+def test_the_reference_on_activations_rounded_alike_gives_the_same_numbers(
+    tiny_executor, architecture, weight_format, monkeypatch
+):
+    monkeypatch.setattr("kvist.execution.reference.runner.NumpyOperations", Int8Operations)
+    native, reference = (
+        one(tiny_executor(architecture, weight_format, executor=name, kv_cache_dtype="float32"), PROMPT, 1, SCORED)
+        for name in ("native", "reference")
+    )
+    got, wanted = (np.array([score.logprob for score in each.prompt_logprobs]) for each in (native, reference))
+    # Equal to float32, until a last bit turns the rounding of one activation: what follows in its row then differs.
+    assert np.abs(got - wanted)[:4].min() < 1e-4
+    assert np.sqrt(np.square(got - wanted).mean()) < 0.15 * wanted.std()
+
+
+@pytest.fixture(
+    params=[("llama", "q4_k_m"), ("qwen3", "q8_0"), ("gemma3", "q4_1"), ("mixtral", "q5_0"), ("qwen2", "hf")]
+)
+def executor(request, tiny_executor):
+    return tiny_executor(*request.param, executor="native", num_blocks=256)
+
+
+@pytest.fixture
+def alone(executor):
+    return one(executor, PROMPT, NUM_TOKENS)
+
+
+def assert_same_bits(request, alone):
+    assert request.output == alone.output
+    assert request.logprobs == alone.logprobs
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 15, 16, 17, 31])
+def test_chunks_change_no_bit(executor, alone, chunk):
+    assert_same_bits(one(executor, PROMPT, NUM_TOKENS, chunk=chunk, shuffle_seed=3), alone)
+
+
+@pytest.mark.parametrize("num_others", [1, 3, 15, 31])
+def test_company_changes_no_bit(executor, alone, num_others):
+    loop = PlanLoop(executor, shuffle_seed=1)
+    for i in range(num_others):
+        loop.add(f"other{i}", PROMPT[i % 7 : i % 7 + 1 + i])
+    loop.add("one", PROMPT)
+    loop.generate(NUM_TOKENS, chunk=8)
+    assert_same_bits(loop.requests["one"], alone)
+
+
+def test_mixed_chunks_and_padding_change_no_bit(executor, alone):
     loop = PlanLoop(executor, shuffle_seed=1)
     loop.add("one", PROMPT)
     for i in range(4):
         loop.add(f"other{i}", PROMPT[i : 9 * i + 1])
     loop.step({"other0": 1, "one": 20, "other3": 7})
     loop.step({"other3": 18, "one": 33, "other1": 3}, num_padding_tokens=11)
-    loop.generate(6, chunk=10)
+    loop.generate(NUM_TOKENS, chunk=10)
+    assert_same_bits(loop.requests["one"], alone)
+
+
+@pytest.mark.parametrize("num_shared", [1, 16, 37])
+def test_a_prefix_from_the_cache_changes_no_bit(executor, alone, num_shared):
+    loop = PlanLoop(executor, shuffle_seed=2)
+    loop.add("donor", [*PROMPT[:num_shared], *range(40)])
+    loop.generate(2)
+    loop.add("one", PROMPT)
+    loop.share_prefix("donor", "one", num_shared)
+    loop.generate(NUM_TOKENS)
+    assert_same_bits(loop.requests["one"], alone)
+
+
+def test_preemption_changes_no_bit(executor, alone):
+    loop = PlanLoop(executor)
+    loop.add("one", PROMPT)
+    loop.generate(3)
+    loop.preempt("one")
+    loop.generate(NUM_TOKENS, chunk=13)
     assert loop.requests["one"].output == alone.output
-    assert loop.requests["one"].logprobs == alone.logprobs
+    assert loop.requests["one"].logprobs[-2:] == alone.logprobs[-2:]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_threads_change_no_bit(tiny_executor, num_threads):
+    two, other = (
+        one(tiny_executor("llama", "q4_k_m", executor="native", num_threads=n), PROMPT, NUM_TOKENS)
+        for n in (2, num_threads)
+    )
+    assert_same_bits(other, two)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_chunks_change_no_bit_in_other_kv_formats(tiny_executor, dtype):
+    executor = tiny_executor("llama", "q8_0", executor="native", kv_cache_dtype=dtype)
+    assert_same_bits(one(executor, PROMPT, NUM_TOKENS, chunk=5), one(executor, PROMPT, NUM_TOKENS))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mistral"])  # the last two slide windows over borders
+def test_contexts_longer_than_two_softmax_segments_match_the_reference_in_any_chunking(tiny_executor, architecture):
+    prompt = [(5 * i * i + i) % 500 for i in range(1100)]
+
+    def scores(name, chunk):
+        executor = tiny_executor(
+            architecture, "f32", executor=name, kv_cache_dtype="float32", max_num_batched_tokens=1100
+        )
+        request = one(executor, prompt, 3, SCORED, chunk=chunk)
+        return [score.logprob for score in request.prompt_logprobs], request.output
+
+    whole, output = scores("native", 1100)
+    for chunk in (64, 257):  # in small chunks the segments of a context are split among threads
+        assert scores("native", chunk) == (whole, output)
+    np.testing.assert_allclose(whole, scores("reference", 550)[0], atol=5e-4)
+
+
+def test_steps_larger_than_announced_are_refused(tiny_executor):
+    executor = tiny_executor(executor="native", max_num_batched_tokens=16)
+    loop = PlanLoop(executor)
+    loop.add("long", PROMPT)
+    with pytest.raises(ValueError, match="larger than its plan"):
+        loop.step({"long": 17})
+    executor.resize(32)
+    other = PlanLoop(executor)
+    other.add("other", PROMPT)
+    assert other.step({"other": 17}).errors == {}
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_default_model_agrees_with_transformers(default_model):
+    """Greedy tokens at >= 97% of all golden positions, perplexity of the golden texts within 1%."""
+    golden = json.loads(GOLDEN.read_text())["cases"]
+    executor = load_model_executor(open_checkpoint(default_model), EngineConfig(), num_blocks=128)
+    agrees, ours, theirs = [], [], []
+    for case in golden:
+        prompt, expected = case["prompt_token_ids"], case["token_ids"]
+        scores = one(executor, prompt + expected, 1, SCORED, chunk=512).prompt_logprobs
+        agrees += [score.rank == 1 for score in scores[len(prompt) - 1 :]]
+        if "prompt_logprobs" in case:
+            ours += [score.logprob for score in scores[: len(prompt) - 1]]
+            theirs += case["prompt_logprobs"]
+    assert np.mean(agrees) >= 0.97
+    assert np.exp(-np.mean(ours)) == pytest.approx(np.exp(-np.mean(theirs)), rel=0.01)

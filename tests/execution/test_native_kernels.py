@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from tests.fakes.int8_activations import quantized
 
 pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
 
@@ -14,7 +15,6 @@ from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pac
 from kvist.execution.native.self_test import probe, random_matrix, trusted_isa
 
 NUM_TOKENS = (0, 1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33, 47, 64, 65, 130)
-GROUP = 32
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,6 @@ def test_a_linear_row_depends_on_no_other_row(num_tokens, all_rows):
     few = probe(trusted_isa(), num_tokens)
     for name in (*QUANTIZED_FORMATS, "F32", "F16", "BF16", "norm"):
         assert np.array_equal(few[name], all_rows[name][:num_tokens]), name
-
-
-def quantized(x):
-    """What the kernels make of activations: int8 per group of 32."""
-    groups = x.reshape(len(x), -1, GROUP)
-    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
-    return (np.rint(groups / scale) * scale).reshape(x.shape)
 
 
 def linear(matrix: Matrix, x):
