@@ -18,11 +18,11 @@ def spec(tiny_model):
     return read_model(open_checkpoint(tiny_model("llama"))).spec
 
 
-def table(spec, *, max_num_seqs=4, max_model_len=None, free_bytes=1 << 40, **cache):
+def table(spec, *, executor="reference", max_num_seqs=4, max_model_len=None, free_bytes=1 << 40, **cache):
     return memory_table(
         spec,
         CacheConfig(**cache),
-        executor="reference",
+        executor=executor,
         max_num_batched_tokens=256,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
@@ -90,3 +90,13 @@ def test_workspace_grows_with_the_token_budget(spec):
         for budget in (16, 4096)
     )
     assert small < large < 64 << 20
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3", "mixtral"])
+def test_native_figures_are_about_those_of_the_plan(tiny_model, tiny_executor, architecture):
+    pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
+    spec = read_model(open_checkpoint(tiny_model(architecture, "q8_0"))).spec
+    executor, sized = tiny_executor(architecture, "q8_0", executor="native"), table(spec, executor="native")
+    assert sized.kv_bytes_per_token * 2 == table(spec).kv_bytes_per_token  # float16 instead of float32
+    assert 0.9 < sized.weight_bytes / executor.weight_bytes <= 1.0  # without the padding to whole tiles
+    assert 0.8 < sized.workspace_bytes / executor.workspace_bytes < 1.5

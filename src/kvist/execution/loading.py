@@ -60,7 +60,7 @@ def _native_runner(
     num_threads = config.executor.num_threads or granted_cores()
     return NativeRunner(
         model,
-        load_packed_weights(checkpoint, model, progress),
+        load_packed_weights(checkpoint, model, progress, num_threads=num_threads),
         num_blocks=num_blocks,
         block_size=config.cache.block_size,
         dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),

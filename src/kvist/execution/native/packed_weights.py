@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,7 @@ from kvist.weights.checkpoint import Checkpoint
 from kvist.weights.tensor import Tensor
 
 TILE = 16
+DROP_EVERY_BYTES = 32 << 20  # of the files' pages kept beside the packed weights while loading
 QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")
 DENSE_FORMATS = ("F32", "F16", "BF16")
 FORMATS = {name: number for number, name in enumerate((*QUANTIZED_FORMATS, *DENSE_FORMATS))}  # as in csrc/packed.h
@@ -54,19 +58,40 @@ Progress = Callable[[int, int], None]  # stored bytes done, stored bytes in all
 Weight = Matrix | tuple[Matrix, ...] | NDArray[np.float32]
 
 
-def load_packed_weights(checkpoint: Checkpoint, model: Model, progress: Progress | None = None) -> ModelWeights[Weight]:
+def load_packed_weights(
+    checkpoint: Checkpoint, model: Model, progress: Progress | None = None, *, num_threads: int = 1
+) -> ModelWeights[Weight]:
     """Pack all weights of `model`; `progress` is called with stored bytes done and in all."""
-    total = sum(len(checkpoint.tensor(name).data) for source in model.sources for name in source.tensors)
+    sizes = [sum(len(checkpoint.tensor(name).data) for name in source.tensors) for source in model.sources]
     shared: dict[str, Weight] = {}
     layers: list[dict[str, Weight]] = [{} for _ in range(model.spec.num_layers)]
-    done = 0
-    for source in model.sources:
-        home = shared if source.layer is None else layers[source.layer]
-        home[source.name] = _load(checkpoint, source, model.spec)
-        done += sum(len(checkpoint.tensor(name).data) for name in source.tensors)
-        if progress is not None:
-            progress(done, total)
+    done = dropped = 0
+    with ThreadPoolExecutor(num_threads, "packing") as threads:  # packing releases the interpreter lock
+        weights = threads.map(lambda source: _load(checkpoint, source, model.spec), model.sources)
+        for source, size, weight in zip(model.sources, sizes, weights, strict=True):
+            home = shared if source.layer is None else layers[source.layer]
+            home[source.name] = weight
+            done += size
+            if done - dropped >= DROP_EVERY_BYTES or done == sum(sizes):
+                dropped = done
+                _drop_read_pages(checkpoint)
+            if progress is not None:
+                progress(done, sum(sizes))
     return ModelWeights(shared, layers)
+
+
+def _drop_read_pages(checkpoint: Checkpoint) -> None:
+    """Let go of the mapped files' pages: what is packed is not read again, and dense weights are read in anew."""
+    files: dict[int, mmap.mmap] = {}
+    for tensor in checkpoint.tensors.values():
+        owner: Any = tensor.data  # Any: what a chain of views ends in
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        owner = owner.obj if isinstance(owner, memoryview) else owner
+        if isinstance(owner, mmap.mmap):
+            files[id(owner)] = owner
+    for file in files.values():
+        file.madvise(mmap.MADV_DONTNEED)
 
 
 def num_bytes(weights: ModelWeights[Weight]) -> int:
