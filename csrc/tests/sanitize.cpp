@@ -1,0 +1,154 @@
+// Runs every kernel of every instruction set that this processor has, on ragged and empty batches, and compares with the
+// portable ones. Built with AddressSanitizer and UBSan by scripts/sanitize; returns 0 if all is well.
+#include "../mixture.h"
+#include "../operations.h"
+#include "../pack.h"
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+
+namespace kvist {
+namespace {
+
+constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 32, kQHeads = 4, kKVHeads = 2, kBlockSize = 16;
+constexpr int kPerToken = 2, kExperts = 4;
+constexpr int64_t kHalfBlock = int64_t{kKVHeads} * kHeadDim * kBlockSize * 2;
+constexpr Format kQuantized[] = {Format::q4_0, Format::q4_1, Format::q4_k, Format::q5_0,
+                                 Format::q5_1, Format::q5_k, Format::q6_k, Format::q8_0};
+
+// Packed random bits with small scales. `source` holds exactly the bytes of its rows, so that reads beyond them are seen.
+std::vector<uint8_t> random_matrix(Format format, int n, std::mt19937& random) {
+    const auto row_bytes = static_cast<std::size_t>(source_row_bytes(format, kWidth));
+    std::vector<uint8_t> source(row_bytes * n);
+    for (auto& byte : source) byte = static_cast<uint8_t>(random());
+    const bool wide = format == Format::q4_k || format == Format::q5_k || format == Format::q6_k;
+    const std::size_t blocks = wide ? 1 : kWidth / kGroup, block_bytes = row_bytes / blocks;
+    const bool has_minimum = format != Format::q4_0 && format != Format::q5_0 && format != Format::q8_0 && format != Format::q6_k;
+    for (std::size_t b = 0; b < blocks * n; b++) {
+        uint8_t* scale = source.data() + b * block_bytes + (format == Format::q6_k ? 208 : 0);
+        scale[0] = static_cast<uint8_t>(random()), scale[1] = 0x1c;  // a half of about 0.004
+        if (has_minimum) scale[2] = static_cast<uint8_t>(random()), scale[3] = 0x9c;
+    }
+    std::vector<uint8_t> packed(packed_bytes(format, n, kWidth));
+    pack(format, source.data(), n, kWidth, nullptr, packed.data(), 0, (n + kTile - 1) / kTile);
+    return packed;
+}
+
+struct Model {  // the weights of one plan
+    std::vector<std::vector<uint8_t>> matrices;
+    std::vector<float> dense, norm;
+};
+
+Model make_model() {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    Model model;
+    for (Format format : kQuantized) model.matrices.push_back(random_matrix(format, kOutputs, random));
+    for (int i = 0; i < 3 * kExperts; i++) model.matrices.push_back(random_matrix(Format::q4_1, kWidth, random));
+    model.dense.resize(kOutputs * kWidth);
+    model.norm.resize(kWidth);
+    for (auto& x : model.dense) x = normal(random);
+    for (auto& x : model.norm) x = normal(random);
+    return model;
+}
+
+void append_experts(Plan& plan, const Model& model, int quantized, int scores, int out) {
+    MixtureArgs args{};
+    args.x = plan.quantized(quantized);
+    args.scores = plan.buffer(scores);
+    std::vector<PackedMatrix>* parts[] = {&args.gate, &args.up, &args.down};
+    for (int i = 0; i < 3 * kExperts; i++)
+        parts[i % 3]->push_back({model.matrices[std::size(kQuantized) + i].data(), Format::q4_1, kWidth, kWidth, nullptr});
+    args.per_token = kPerToken;
+    args.normalize = true;
+    args.kind = Activation::silu;
+    args.grouped = plan.quantized(plan.add_quantized(kWidth, kPerToken));
+    args.hidden = plan.quantized(plan.add_quantized(kWidth, kPerToken));
+    args.gate_rows = plan.buffer(plan.add_buffer(kWidth, kPerToken));
+    args.up_rows = plan.buffer(plan.add_buffer(kWidth, kPerToken));
+    args.down_rows = plan.buffer(plan.add_buffer(kWidth, kPerToken));
+    args.out = plan.buffer(out);
+    append_mixture(plan, args);
+}
+
+// All results of one step of `num_tokens` tokens, the first of them a request of its own, the rest starting at `start`.
+std::vector<float> run(const char* isa, const Model& model, int num_tokens, int start, int window, int num_threads) {
+    Plan plan(*find_kernels(isa), std::make_shared<ThreadPool>(num_threads), std::max(num_tokens, 1), 2);
+    std::vector<std::pair<int, int>> results;  // buffer, width
+    const int x = plan.add_buffer(kWidth), quantized = plan.add_quantized(kWidth);
+    auto result = [&](int width) {
+        results.emplace_back(plan.add_buffer(width <= kOutputs ? kPadded : width), width);
+        return results.back().first;
+    };
+    plan.append(make_quantize(plan, plan.buffer(x), quantized));
+    for (std::size_t i = 0; i < std::size(kQuantized); i++)
+        plan.append(make_linear(plan, {{{model.matrices[i].data(), kQuantized[i], kOutputs, kWidth, nullptr}, 0}}, quantized,
+                                result(kOutputs), false));
+    plan.append(make_linear_dense(plan, {model.dense.data(), Format::f32, kOutputs, kWidth, nullptr}, plan.buffer(x),
+                                  plan.buffer(result(kOutputs)), false));
+    const int scores = results.back().first;  // the first columns of the dense product
+    append_experts(plan, model, quantized, scores, result(kWidth));
+    plan.append(make_embed(plan, {model.matrices[6].data(), Format::q6_k, kOutputs, kWidth, nullptr}, 1.0f, result(kWidth)));
+    plan.append(make_norm(plan, plan.buffer(x), model.norm.data(), 1e-5f, kWidth, 1, plan.buffer(result(kWidth))));
+    plan.append(make_norm_quantize(plan, plan.buffer(x), model.norm.data(), 1e-5f, quantized));
+    plan.append(make_linear(plan, {{{model.matrices[1].data(), Format::q4_1, kOutputs, kWidth, nullptr}, 0}}, quantized,
+                            result(kOutputs), false));
+    plan.append(make_gated_quantize(plan, plan.buffer(x), plan.buffer(x), Activation::gelu_tanh, quantized));
+    plan.append(make_linear(plan, {{{model.matrices[1].data(), Format::q4_1, kOutputs, kWidth, nullptr}, 0}}, quantized,
+                            result(kOutputs), false));
+    const int qkv = plan.add_buffer(kWidth);
+    plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
+    float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
+    plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
+    const AttentionShape shape = {2 * kHalfBlock, 0, kHalfBlock, KVType::f16, kBlockSize, kQHeads, kKVHeads,
+                                  kHeadDim, window, 0.2f, 0.0f, angles};
+    const int k_column = kQHeads * kHeadDim, v_column = k_column + kKVHeads * kHeadDim;
+    plan.append(make_rope_write(plan, shape, plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column)));
+    append_attention(plan, shape, plan.buffer(qkv), plan.buffer(result(kQHeads * kHeadDim)));
+
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < num_tokens * kWidth; i++) plan.buffer(x).data[i] = normal(random);
+    const int blocks = (start + num_tokens) / kBlockSize + 1;
+    std::vector<uint8_t> kv(2 * blocks * 2 * kHalfBlock, 0x11);  // small halves where earlier steps would have written
+    std::vector<int32_t> table(2 * blocks), tokens(num_tokens, kOutputs - 1), positions(num_tokens, 0);
+    for (int i = 0; i < 2 * blocks; i++) table[i] = 2 * blocks - 1 - i;
+    for (int i = 1; i < num_tokens; i++) positions[i] = start + i - 1;
+    std::vector<StepRow> rows;
+    if (num_tokens > 0) rows.push_back({0, 1, 0, table.data()});
+    if (num_tokens > 1) rows.push_back({start, num_tokens - 1, 1, table.data() + blocks});
+    const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr, 0, kv.data()};
+    plan.replay(step, false);
+    std::vector<float> all;
+    for (auto [buffer, width] : results)
+        for (int row = 0; row < num_tokens; row++) {
+            const RowBuffer y = plan.buffer(buffer);
+            all.insert(all.end(), y.data + row * y.stride, y.data + row * y.stride + width);
+        }
+    return all;
+}
+
+}  // namespace
+}  // namespace kvist
+
+int main() {
+    using namespace kvist;
+    const Model model = make_model();
+    int failures = 0, checks = 0;
+    for (int num_tokens : {0, 1, 2, 5, 16, 17, 37})
+        for (auto [start, window] : {std::pair{0, 0}, {30, 7}, {1500, 0}, {1030, 600}}) {
+            const auto wanted = run("portable", model, num_tokens, start, window, 1);
+            for (float x : wanted) failures += !std::isfinite(x);
+            for (const char* isa : kernel_names())
+                for (int threads : {1, 3}) {
+                    const auto got = run(isa, model, num_tokens, start, window, threads);
+                    const bool same = got == wanted;
+                    checks++;
+                    failures += !same;
+                    if (!same) std::printf("%s differs: %d tokens from %d, window %d\n", isa, num_tokens, start, window);
+                }
+        }
+    std::printf("%d comparisons, %d failures\n", checks, failures);
+    return failures != 0;
+}
