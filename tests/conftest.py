@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.weights.catalogue import CATALOGUE
@@ -13,6 +14,9 @@ from kvist.weights.fetch import cached_entry
 from kvist.weights.random_model import HF_FORMATS, make_random_model
 
 TinyModel = Callable[..., Path]
+
+settings.register_profile("kvist", deadline=None)  # tests do not time: the machine may be busy
+settings.load_profile("kvist")
 
 
 @pytest.fixture(scope="session")
