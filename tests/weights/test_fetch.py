@@ -128,7 +128,7 @@ def test_a_cache_that_cannot_be_written_is_reported(index: Path, tmp_path: Path)
 def test_paths_come_back_as_they_are_and_missing_ones_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"x")
     assert resolve_model(str(tmp_path / "model.gguf"), cache=tmp_path) == tmp_path / "model.gguf"
-    for missing in (str(tmp_path / "absent.gguf"), "./absent", "absent.gguf", "../a/b"):
+    for missing in (str(tmp_path / "absent.gguf"), "./absent", "absent.gguf", "models/absent.gguf", "../a/b"):
         with pytest.raises(CheckpointError, match="no such file or folder"):
             resolve_model(missing, cache=tmp_path)
 

@@ -74,7 +74,8 @@ def _existing_path(model: str) -> Path | None:
 
 
 def _looks_local(model: str) -> bool:
-    return model.startswith(("/", ".", "~"))
+    """Whether `model` can only be meant as a path; org/file.gguf is one, as an id's file has three parts."""
+    return model.startswith(("/", ".", "~")) or (model.endswith(".gguf") and model.count("/") < 2)
 
 
 def cached_entry(entry: CatalogueEntry, cache: Path | None = None) -> Path | None:
