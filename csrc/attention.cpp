@@ -17,9 +17,16 @@ constexpr float kMasked = -2e30f;  // finite: exp(kMasked - anything seen) is 0 
 constexpr float kStart = -1e30f;
 #if defined(__AVX512F__)
 constexpr int kQueries = 12;  // query vectors that share one pass over K and V
+constexpr int kSums = 16;     // vectors of sums that fit in registers
 #else
 constexpr int kQueries = 6;
+constexpr int kSums = 6;
 #endif
+constexpr int kSubTiles = kTileKeys / kLanes;
+static_assert(kQueries <= kLanes);
+
+// Few queries leave a multiply-add waiting for the one before: they take several vectors of keys or values at once.
+constexpr int vectors_at_once(int num_queries) { return num_queries * 4 <= kSums ? 4 : num_queries * 2 <= kSums ? 2 : 1; }
 
 template <KVType kType>
 inline F16 load_kv(const uint8_t* p, int64_t element) {
@@ -38,62 +45,96 @@ struct Query {
 
 struct Tile {
     alignas(64) float q[kMaxHeadDim][kQueries];  // transposed, scaled
-    alignas(64) float p[kTileKeys][kQueries];
-    alignas(64) float s[kQueries][kTileKeys];
+    alignas(64) float s[kQueries][kTileKeys];    // scores, then softmax weights
 };
 
-template <int kNum, KVType kType>
-void scores(const AttentionArgs& a, const uint8_t* k, Tile& t, int sub) {
-    F16 acc[kNum];
-    for (int i = 0; i < kNum; i++) acc[i] = zero();
-    for (int d = 0; d < a.kv.head_dim; d++) {
-        const F16 keys = load_kv<kType>(k, int64_t{d} * a.kv.block_size);
-        for (int i = 0; i < kNum; i++) acc[i] = fma(set1(t.q[d][i]), keys, acc[i]);
-    }
-    for (int i = 0; i < kNum; i++) store(t.s[i] + sub * kLanes, acc[i]);
+// Scores of sub-tiles [sub, sub + kVectors), whose keys start at k[0], k[1], ...
+template <int kNum, int kVectors, KVType kType>
+void scores(const AttentionArgs& a, const uint8_t* const* k, Tile& t, int sub) {
+    F16 acc[kVectors][kNum];
+    for (int c = 0; c < kVectors; c++)
+        for (int i = 0; i < kNum; i++) acc[c][i] = zero();
+    const int head_dim = a.kv.head_dim;
+    const int64_t block_size = a.kv.block_size;
+    for (int d = 0; d < head_dim; d++)
+        for (int c = 0; c < kVectors; c++) {
+            const F16 keys = load_kv<kType>(k[c], d * block_size);
+            for (int i = 0; i < kNum; i++) acc[c][i] = fma(set1(t.q[d][i]), keys, acc[c][i]);
+        }
+    for (int c = 0; c < kVectors; c++)
+        for (int i = 0; i < kNum; i++) store(t.s[i] + (sub + c) * kLanes, acc[c][i]);
 }
 
-// Softmax statistics of one query over one tile; leaves the weights in t.p and rescales what it has.
-inline void softmax_tile(const AttentionArgs& a, Query& query, Tile& t, int i, int first_key, int num_keys) {
+// Soft-caps and masks the scores of one query over one tile.
+inline void mask_scores(const AttentionArgs& a, const Query& query, float* s, int first_key, int num_keys) {
     const int last = query.position;
     const int oldest = a.window > 0 ? last - a.window + 1 : 0;
-    float* s = t.s[i];
     if (a.softcap > 0) {
         for (int j = 0; j < num_keys; j++) s[j] = a.softcap * std::tanh(s[j] / a.softcap);
     }
-    if (last < first_key + kTileKeys - 1 || oldest > first_key) {
+    // Keys past num_keys were not computed (or their slots were never written): no query may see them.
+    if (last < first_key + kTileKeys - 1 || oldest > first_key || num_keys < kTileKeys) {
         for (int j = 0; j < kTileKeys; j++)
-            if (first_key + j > last || first_key + j < oldest) s[j] = kMasked;
+            if (j >= num_keys || first_key + j > last || first_key + j < oldest) s[j] = kMasked;
     }
-    F16 m = load(s);
-    for (int c = 1; c < kTileKeys / kLanes; c++) m = max(m, load(s + c * kLanes));
-    const float top = std::max(query.max, reduce_max(m));
-    F16 total = zero();
-    for (int c = 0; c < kTileKeys / kLanes; c++) {
-        const F16 p = exp(sub(load(s + c * kLanes), set1(top)));
-        total = add(total, p);
-        store(s + c * kLanes, p);
+}
+
+// Softmax statistics of the queries over one tile; leaves the weights in t.s and rescales what the queries have.
+template <int kNum>
+void softmax_tile(const AttentionArgs& a, Query* queries, Tile& t, int first_key, int num_keys) {
+    alignas(64) float alpha[kLanes] = {};  // one exponential serves all queries
+    for (int i = 0; i < kNum; i++) {
+        float* s = t.s[i];
+        mask_scores(a, queries[i], s, first_key, num_keys);
+        F16 m = load(s);
+        for (int c = 1; c < kSubTiles; c++) m = max(m, load(s + c * kLanes));
+        const float top = std::max(queries[i].max, reduce_max(m));
+        alpha[i] = queries[i].max - top;
+        queries[i].max = top;
     }
-    for (int j = 0; j < num_keys; j++) t.p[j][i] = s[j];
-    alignas(64) float alpha[kLanes];
-    store(alpha, exp(set1(query.max - top)));
-    query.sum = query.sum * alpha[0] + reduce_add(total);
-    query.max = top;
-    if (alpha[0] != 1.0f)
-        for (int d = 0; d < a.kv.head_dim; d += kLanes) store(query.out + d, mul(load(query.out + d), set1(alpha[0])));
+    store(alpha, exp(load(alpha)));
+    for (int i = 0; i < kNum; i++) {
+        Query& query = queries[i];
+        float* s = t.s[i];
+        F16 total = zero();
+        for (int c = 0; c < kSubTiles; c++) {
+            const F16 p = exp(sub(load(s + c * kLanes), set1(query.max)));
+            total = add(total, p);
+            store(s + c * kLanes, p);
+        }
+        query.sum = query.sum * alpha[i] + reduce_add(total);
+        if (alpha[i] != 1.0f)
+            for (int d = 0; d < a.kv.head_dim; d += kLanes) store(query.out + d, mul(load(query.out + d), set1(alpha[i])));
+    }
+}
+
+// Adds the tile's weighted values, dimensions [d, d + 16 * kVectors).
+template <int kNum, int kVectors, KVType kType>
+void add_values(const AttentionArgs& a, const uint8_t* const* v, const Tile& t, Query* queries, int num_keys, int d) {
+    F16 acc[kVectors][kNum];
+    for (int c = 0; c < kVectors; c++)
+        for (int i = 0; i < kNum; i++) acc[c][i] = load(queries[i].out + d + c * kLanes);
+    const int64_t head_dim = a.kv.head_dim;
+    for (int first = 0; first < num_keys; first += kLanes) {
+        const uint8_t* rows = v[first / kLanes];
+        const int count = std::min(kLanes, num_keys - first);
+        for (int j = 0; j < count; j++)
+            for (int c = 0; c < kVectors; c++) {
+                const F16 value = load_kv<kType>(rows, j * head_dim + d + c * kLanes);
+                for (int i = 0; i < kNum; i++) acc[c][i] = fma(set1(t.s[i][first + j]), value, acc[c][i]);
+            }
+    }
+    for (int c = 0; c < kVectors; c++)
+        for (int i = 0; i < kNum; i++) store(queries[i].out + d + c * kLanes, acc[c][i]);
 }
 
 template <int kNum, KVType kType>
-void values(const AttentionArgs& a, const uint8_t* const* v, Tile& t, Query* queries, int num_keys) {
-    for (int d = 0; d < a.kv.head_dim; d += kLanes) {
-        F16 acc[kNum];
-        for (int i = 0; i < kNum; i++) acc[i] = load(queries[i].out + d);
-        for (int j = 0; j < num_keys; j++) {
-            const F16 value = load_kv<kType>(v[j / kLanes], int64_t{j % kLanes} * a.kv.head_dim + d);
-            for (int i = 0; i < kNum; i++) acc[i] = fma(set1(t.p[j][i]), value, acc[i]);
-        }
-        for (int i = 0; i < kNum; i++) store(queries[i].out + d, acc[i]);
-    }
+void values(const AttentionArgs& a, const uint8_t* const* v, const Tile& t, Query* queries, int num_keys) {
+    constexpr int kVectors = vectors_at_once(kNum);
+    int d = 0;
+    for (; d + kVectors * kLanes <= a.kv.head_dim; d += kVectors * kLanes)
+        add_values<kNum, kVectors, kType>(a, v, t, queries, num_keys, d);
+    for (; d < a.kv.head_dim; d += kLanes) add_values<kNum, 1, kType>(a, v, t, queries, num_keys, d);
 }
 
 template <int kNum, KVType kType>
@@ -109,19 +150,18 @@ void attend(const AttentionArgs& a, const StepRow& row, int kv_head, Query* quer
     const int64_t head_bytes = int64_t{head_dim} * a.kv.block_size * element_bytes(kType);
     for (int first = key_begin; first < key_end; first += kTileKeys) {
         const int num_keys = std::min(kTileKeys, key_end - first);
-        const uint8_t* v[kTileKeys / kLanes];
-        for (int sub = 0; sub * kLanes < num_keys; sub++) {
-            const int key = first + sub * kLanes;
+        const uint8_t *k[kSubTiles], *v[kSubTiles];
+        for (int sub = 0; sub < kSubTiles; sub++) {
+            // A sub-tile past the last key stands in for nothing: its scores are masked.
+            const int key = std::min(first + sub * kLanes, (key_end - 1) / kLanes * kLanes);
             const uint8_t* block = a.kv.base + row.block_table[key / a.kv.block_size] * a.kv.block_bytes + kv_head * head_bytes;
             const int slot = key % a.kv.block_size;
+            k[sub] = block + a.kv.k_offset + slot * element_bytes(kType);
             v[sub] = block + a.kv.v_offset + int64_t{slot} * head_dim * element_bytes(kType);
-            scores<kNum, kType>(a, block + a.kv.k_offset + slot * element_bytes(kType), t, sub);
         }
-        // Keys past key_end were not computed (or their slots were never written): no query may see them.
-        for (int i = 0; i < kNum; i++) {
-            for (int j = num_keys; j < kTileKeys; j++) t.s[i][j] = kMasked;
-            softmax_tile(a, queries[i], t, i, first, num_keys);
-        }
+        constexpr int kVectors = vectors_at_once(kNum);
+        for (int sub = 0; sub * kLanes < num_keys; sub += kVectors) scores<kNum, kVectors, kType>(a, k + sub, t, sub);
+        softmax_tile<kNum>(a, queries, t, first, num_keys);
         values<kNum, kType>(a, v, t, queries, num_keys);
     }
 }

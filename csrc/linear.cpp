@@ -6,6 +6,9 @@
 
 #include "simd.h"
 
+#include <algorithm>
+#include <type_traits>
+
 namespace kvist::KVIST_ISA {
 namespace {
 
@@ -284,13 +287,14 @@ inline F16 step_minimum(const Weights& w, F16 d, F16 m, const GroupRow& x, F16 a
 struct Q4_0 {
     using Block = BlockQ4_0;
     static constexpr int kGroups = 1;
+    static constexpr int kOffset = 8;  // of the unsigned weights
     struct Group {
         Weights w;
         F16 d;
     };
     static Group expand(const Block& b, int) { return {expand_nibbles(b.u), load_half(b.d)}; }
     static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_offset<15, 8>(g.w, g.d, x, acc);
+        return step_offset<15, kOffset>(g.w, g.d, x, acc);
     }
 };
 
@@ -301,16 +305,6 @@ struct Q4_1 {
         Weights w;
         F16 d, m;
     };
-#if defined(__AMX_INT8__)
-    struct Scales {
-        F16 d, m;
-    };
-    static Scales scales(const Block& b, int) { return {load_half(b.d), load_half(b.m)}; }
-    static F16 finish(const Scales& g, __m512i dots, const GroupRow& x, F16 acc) {
-        acc = fma(g.d, mul(to_float(dots), set1(x.scale)), acc);
-        return fma(g.m, set1(x.scaled_sum), acc);
-    }
-#endif
     static Group expand(const Block& b, int) { return {expand_nibbles(b.u), load_half(b.d), load_half(b.m)}; }
     static F16 step(const Group& g, const GroupRow& x, F16 acc) {
         return step_minimum<15>(g.w, g.d, g.m, x, acc);
@@ -333,10 +327,11 @@ struct Q4_K {
 struct Q5_0 {
     using Block = BlockQ5_0;
     static constexpr int kGroups = 1;
+    static constexpr int kOffset = 16;  // of the unsigned weights
     using Group = Q4_0::Group;
     static Group expand(const Block& b, int) { return {expand_five(b.u, b.high), load_half(b.d)}; }
     static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_offset<31, 16>(g.w, g.d, x, acc);
+        return step_offset<31, kOffset>(g.w, g.d, x, acc);
     }
 };
 
@@ -366,6 +361,7 @@ struct Q5_K {
 struct Q6_K {
     using Block = BlockQ6_K;
     static constexpr int kGroups = 8;
+    static constexpr int kOffset = 32;
     struct Group {
         Weights w;
         F16 d[2];
@@ -375,19 +371,20 @@ struct Q6_K {
         return {expand_six(b.low[g], b.high[g]), {mul(d, load_int8(b.scale[2 * g])), mul(d, load_int8(b.scale[2 * g + 1]))}};
     }
     static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        acc = fma(g.d[0], mul(to_float(dot_half<0, 63>(g.w, x.q), 32 * x.sum16[0]), set1(x.scale)), acc);
-        return fma(g.d[1], mul(to_float(dot_half<4, 63>(g.w, x.q), 32 * x.sum16[1]), set1(x.scale)), acc);
+        acc = fma(g.d[0], mul(to_float(dot_half<0, 63>(g.w, x.q), kOffset * x.sum16[0]), set1(x.scale)), acc);
+        return fma(g.d[1], mul(to_float(dot_half<4, 63>(g.w, x.q), kOffset * x.sum16[1]), set1(x.scale)), acc);
     }
 };
 
 struct Q8_0 {
     using Block = BlockQ8_0;
     static constexpr int kGroups = 1;
+    static constexpr int kOffset = 128;  // of the unsigned weights
     using Group = Q4_0::Group;
     static Group expand(const Block& b, int) { return {expand_signed(b.s), load_half(b.d)}; }
     static F16 step(const Group& g, const GroupRow& x, F16 acc) {
 #if defined(__AVX512VNNI__)
-        const F16 dots = to_float(dot<0, 8>(g.w, x.q), 128 * (x.sum16[0] + x.sum16[1]));
+        const F16 dots = to_float(dot<0, 8>(g.w, x.q), kOffset * (x.sum16[0] + x.sum16[1]));
 #elif defined(__AVX2__)
         const F16 dots = to_float(dot_signed(g.w, x.q));
 #else
@@ -423,33 +420,93 @@ void tile_rows(const LinearArgs& a, const typename Spec::Block* blocks, int tile
 
 #if defined(__AMX_INT8__)
 
-// Sixteen rows at once on the matrix unit: per group one product of [16 rows, 32] by [32, 16 outputs], whose exact
-// integers go through the same float steps as everywhere else. The product of the next group runs under those steps.
+// Sixteen rows at once on the matrix unit: per group one product of [16 rows, 32] by [32, 16 outputs], whose exact integers
+// go through the same float steps as everywhere else. The product of the next group runs under those steps. Where halves of a
+// group have scales of their own, products half as deep were no faster than vectors: such formats have no path here.
+constexpr int kMaxGroups = 512;
+constexpr int kRowRun = 64;
+
 struct ExpandedTile {
-    static constexpr int kMaxGroups = 1024;
     alignas(64) uint8_t u[kMaxGroups * 512];
+    alignas(64) float d[kMaxGroups][kTile];
+    alignas(64) float m[kMaxGroups][kTile];
 };
+// What the float steps need of sixteen rows in one group, so that each is one broadcast from a fixed place.
+struct GroupRows {
+    float scale[16];
+    float scaled_sum[16];
+    int32_t minus[16];  // offset of the weights times the sum of the activations
+};
+struct MatrixScratch {
+    ExpandedTile tile;
+    GroupRows groups[kRowRun / 16][kMaxGroups];
+};
+// One for all formats: a thread's stack and memory pay for it.
+MatrixScratch& matrix_scratch() {
+    static thread_local MatrixScratch scratch;
+    return scratch;
+}
 
 template <class Spec>
-void tile_sixteen_rows(const LinearArgs& a, const uint8_t* expanded, const typename Spec::Block* blocks, int tile, int row) {
+constexpr bool kOneScale = !std::is_array_v<decltype(Spec::Group::d)>;
+template <class Spec>
+constexpr bool kHasMinimum = requires(typename Spec::Group group) { group.m; };
+
+template <class Spec>
+void expand_tile(const typename Spec::Block* blocks, int num_groups, ExpandedTile& tile) {
+    for (int g = 0; g < num_groups; g++) {
+        const auto group = Spec::expand(blocks[g / Spec::kGroups], g % Spec::kGroups);
+        for (int s = 0; s < 8; s++) _mm512_store_si512(tile.u + 512 * g + 64 * s, group.w.step[s]);
+        store(tile.d[g], group.d);
+        if constexpr (kHasMinimum<Spec>) store(tile.m[g], group.m);
+    }
+}
+
+template <class Spec>
+void gather_rows(const LinearArgs& a, int row, GroupRows* groups) {
+    for (int r = 0; r < 16; r++)
+        for (int g = 0; g < a.w.k / kGroup; g++) {
+            const GroupRow x = group_row(a, row + r, g);
+            groups[g].scale[r] = x.scale;
+            if constexpr (kHasMinimum<Spec>)
+                groups[g].scaled_sum[r] = x.scaled_sum;
+            else
+                groups[g].minus[r] = Spec::kOffset * (x.sum16[0] + x.sum16[1]);
+        }
+}
+
+template <class Spec>
+void tile_sixteen_rows(const LinearArgs& a, const ExpandedTile& w, const GroupRows* groups, int tile, int row) {
     const int num_groups = a.w.k / kGroup;
     F16 acc[16];
     for (int r = 0; r < 16; r++) acc[r] = zero();
-    const int8_t* x = a.x.q + row * a.x.k;
+    const int64_t stride = a.x.k;
+    const int8_t* x = a.x.q + row * stride;
     alignas(64) int32_t dots[2][16][kTile];
     auto multiply = [&](int g) {
         _tile_zero(0);
-        _tile_loadd(1, x + g * kGroup, a.x.k);
-        _tile_loadd(2, expanded + g * 512, 64);
+        _tile_loadd(1, x + g * kGroup, stride);
+        _tile_loadd(2, w.u + g * 512, 64);
         _tile_dpbsud(0, 1, 2);
         _tile_stored(0, dots[g % 2], 64);
     };
     multiply(0);
     for (int g = 0; g < num_groups; g++) {
         if (g + 1 < num_groups) multiply(g + 1);
-        const auto scales = Spec::scales(blocks[g / Spec::kGroups], g % Spec::kGroups);
-        for (int r = 0; r < 16; r++)
-            acc[r] = Spec::finish(scales, _mm512_load_si512(dots[g % 2][r]), group_row(a, row + r, g), acc[r]);
+        const GroupRows& rows = groups[g];
+        const F16 d = load(w.d[g]);
+        if constexpr (kHasMinimum<Spec>) {
+            const F16 m = load(w.m[g]);
+            for (int r = 0; r < 16; r++) {
+                const F16 sum = to_float(_mm512_load_si512(dots[g % 2][r]));
+                acc[r] = fma(m, set1(rows.scaled_sum[r]), fma(d, mul(sum, set1(rows.scale[r])), acc[r]));
+            }
+        } else {
+            for (int r = 0; r < 16; r++) {
+                const F16 sum = to_float(_mm512_load_si512(dots[g % 2][r]), rows.minus[r]);
+                acc[r] = fma(d, mul(sum, set1(rows.scale[r])), acc[r]);
+            }
+        }
     }
     for (int r = 0; r < 16; r++) {
         float* y = a.y + (row + r) * a.y_stride + tile * kTile;
@@ -467,6 +524,29 @@ void configure_tiles() {
     _tile_loadconfig(&config);
 }
 
+// Computes rows [row, the returned row) of the tiles, sixteen at a time.
+template <class Spec>
+int rows_by_sixteen(const LinearArgs& a, int tile_begin, int tile_end, int row, int row_end) {
+    const int num_groups = a.w.k / kGroup;
+    if (row_end - row < 16 || num_groups > kMaxGroups) return row;
+    auto& [expanded, groups] = matrix_scratch();
+    configure_tiles();
+    while (row_end - row >= 16) {
+        const int num_runs = std::min(row_end - row, kRowRun) / 16;
+        for (int run = 0; run < num_runs; run++) gather_rows<Spec>(a, row + 16 * run, groups[run]);
+        for (int tile = tile_begin; tile < tile_end; tile++) {
+            const auto* blocks =
+                static_cast<const typename Spec::Block*>(a.w.data) + int64_t{tile} * (num_groups / Spec::kGroups);
+            expand_tile<Spec>(blocks, num_groups, expanded);
+            asm volatile("" ::: "memory");  // the compiler does not know that tile loads read memory
+            for (int run = 0; run < num_runs; run++) tile_sixteen_rows<Spec>(a, expanded, groups[run], tile, row + 16 * run);
+        }
+        row += 16 * num_runs;
+    }
+    _tile_release();
+    return row;
+}
+
 #endif
 
 template <class Spec, int kRows>
@@ -478,28 +558,14 @@ int rows_of(const LinearArgs& a, const typename Spec::Block* blocks, int tile, i
 
 template <class Spec>
 void linear_tiles(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
+#if defined(__AMX_INT8__)
+    if constexpr (kOneScale<Spec>) row_begin = rows_by_sixteen<Spec>(a, tile_begin, tile_end, row_begin, row_end);
+#endif
     const int blocks_per_tile = a.w.k / (kGroup * Spec::kGroups);
     for (int tile = tile_begin; tile < tile_end; tile++) {
         const auto* blocks = static_cast<const typename Spec::Block*>(a.w.data) + int64_t{tile} * blocks_per_tile;
-        int row = row_begin;
-#if defined(__AMX_INT8__)
-        if constexpr (requires { &Spec::finish; }) {
-            if (row_end - row >= 16 && a.w.k / kGroup <= ExpandedTile::kMaxGroups) {
-                static thread_local ExpandedTile expanded;
-                if (tile == tile_begin) configure_tiles();
-                for (int g = 0; g < a.w.k / kGroup; g++) {
-                    const Weights w = Spec::expand(blocks[g / Spec::kGroups], g % Spec::kGroups).w;
-                    for (int s = 0; s < 8; s++) _mm512_store_si512(expanded.u + 512 * g + 64 * s, w.step[s]);
-                }
-                for (; row + 16 <= row_end; row += 16) tile_sixteen_rows<Spec>(a, expanded.u, blocks, tile, row);
-            }
-        }
-#endif
-        rows_of<Spec, kMaxRows>(a, blocks, tile, row, row_end);
+        rows_of<Spec, kMaxRows>(a, blocks, tile, row_begin, row_end);
     }
-#if defined(__AMX_INT8__)
-    _tile_release();
-#endif
 }
 
 }  // namespace

@@ -64,29 +64,28 @@ F16 activate(F16 x, Activation kind) {
     return div(x, add(set1(1.0f), exp(mul(set1(-2.0f), u))));
 }
 
-template <class Store>
-void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end, Store put) {
+// Convert(from, to): sixteen floats into the pool's type.
+template <class Element, class Convert>
+void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end, Convert convert) {
+    const int head_dim = kv.head_dim, block_size = kv.block_size;
     for (int token = begin; token < end; token++) {
         const int position = row.start + token;
-        uint8_t* block = kv.base + row.block_table[position / kv.block_size] * kv.block_bytes;
-        const int slot = position % kv.block_size;
+        uint8_t* block = kv.base + row.block_table[position / block_size] * kv.block_bytes;
+        const int slot = position % block_size;
         for (int head = 0; head < kv.num_kv_heads; head++) {
-            const float* key = k.data + (row.first_row + token) * k.stride + int64_t{head} * kv.head_dim;
-            const float* value = v.data + (row.first_row + token) * v.stride + int64_t{head} * kv.head_dim;
-            const int64_t head_elements = int64_t{head} * kv.head_dim * kv.block_size;
-            for (int d = 0; d < kv.head_dim; d++) {
-                put(block + kv.k_offset, head_elements + int64_t{d} * kv.block_size + slot, key[d]);
-                put(block + kv.v_offset, head_elements + int64_t{slot} * kv.head_dim + d, value[d]);
+            const float* key = k.data + (row.first_row + token) * k.stride + int64_t{head} * head_dim;
+            const float* value = v.data + (row.first_row + token) * v.stride + int64_t{head} * head_dim;
+            const int64_t head_elements = int64_t{head} * head_dim * block_size;
+            auto* keys = reinterpret_cast<Element*>(block + kv.k_offset) + head_elements + slot;
+            auto* values = reinterpret_cast<Element*>(block + kv.v_offset) + head_elements + int64_t{slot} * head_dim;
+            for (int d = 0; d < head_dim; d += kLanes) {
+                Element column[kLanes];
+                convert(key + d, column);
+                for (int i = 0; i < kLanes; i++) keys[int64_t{d + i} * block_size] = column[i];
+                convert(value + d, values + d);
             }
         }
     }
-}
-
-uint16_t to_half(float x) {
-    const _Float16 h = static_cast<_Float16>(x);
-    uint16_t bits;
-    std::memcpy(&bits, &h, 2);
-    return bits;
 }
 
 uint16_t to_bfloat(float x) {  // round to nearest even; NaN stays NaN
@@ -201,11 +200,11 @@ void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q
 void rope(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end) {
     const int half = rope.head_dim / 2;
     for (int row = row_begin; row < row_end; row++) {
-        const float* cosine = rope.cos_sin + int64_t{row} * rope.head_dim;
-        const float* sine = cosine + half;
+        const float* __restrict cosine = rope.cos_sin + int64_t{row} * rope.head_dim;
+        const float* __restrict sine = cosine + half;
         for (int head = 0; head < heads; head++) {
-            float* low = x.data + row * x.stride + int64_t{head} * rope.head_dim;
-            float* high = low + half;
+            float* __restrict low = x.data + row * x.stride + int64_t{head} * rope.head_dim;
+            float* __restrict high = low + half;
             for (int i = 0; i < half; i++) {
                 const float a = low[i], b = high[i];
                 low[i] = a * cosine[i] - b * sine[i];
@@ -218,16 +217,13 @@ void rope(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_e
 void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end) {
     switch (kv.type) {
         case KVType::f32:
-            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) { std::memcpy(p + 4 * i, &x, 4); });
+            return write_heads<float>(kv, row, k, v, begin, end, [](const float* from, float* to) { store(to, load(from)); });
         case KVType::f16:
-            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) {
-                const uint16_t h = to_half(x);
-                std::memcpy(p + 2 * i, &h, 2);
-            });
+            return write_heads<uint16_t>(kv, row, k, v, begin, end,
+                                         [](const float* from, uint16_t* to) { store_half(to, load(from)); });
         case KVType::bf16:
-            return write_heads(kv, row, k, v, begin, end, [](uint8_t* p, int64_t i, float x) {
-                const uint16_t h = to_bfloat(x);
-                std::memcpy(p + 2 * i, &h, 2);
+            return write_heads<uint16_t>(kv, row, k, v, begin, end, [](const float* from, uint16_t* to) {
+                for (int i = 0; i < kLanes; i++) to[i] = to_bfloat(from[i]);
             });
     }
 }
