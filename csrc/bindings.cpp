@@ -210,6 +210,8 @@ class PythonPlan {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    // A program may end without shutting its engine down: the system takes the memory back, nobody need hear of it.
+    nb::set_leak_warnings(false);
     nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "num_threads"_a).def_prop_ro("num_threads", &ThreadPool::num_threads);
     nb::class_<Weight>(m, "Weight").def_ro("n", &Weight::n).def_ro("k", &Weight::k);
     m.def("isas", [] {

@@ -1,6 +1,9 @@
 #include "thread_pool.h"
 
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,10 +27,19 @@ inline void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-    for (int i = 1; i < num_threads; i++) threads_.emplace_back([this] { worker(); });
+    try {
+        for (int i = 1; i < num_threads; i++) threads_.emplace_back([this] { worker(); });
+    } catch (const std::system_error&) {
+        const int num_started = ThreadPool::num_threads();
+        stop();  // a thread that nobody joins would end the process
+        throw std::runtime_error("the system gives " + std::to_string(num_started) + " of " + std::to_string(num_threads) +
+                                 " threads");
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     {
         std::lock_guard lock(mutex_);
         stopping_.store(true);

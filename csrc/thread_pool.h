@@ -13,7 +13,7 @@ namespace kvist {
 
 class ThreadPool {
    public:
-    // The caller of `run` is one of the `num_threads`.
+    // The caller of `run` is one of the `num_threads`. Throws std::runtime_error if the system does not give them.
     explicit ThreadPool(int num_threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -31,6 +31,7 @@ class ThreadPool {
     using Call = void (*)(const void*, int);
 
     void run_erased(int num_items, Call call, const void* context);
+    void stop();
     void work_until_empty();
     void worker();
 

@@ -136,6 +136,9 @@ def test_times_are_in_order(llm: LLM) -> None:
         ({"text": "x"}, GREEDY, InvalidRequestError),
         (["a", "b"], [GREEDY], InvalidRequestError),
         ([[10**6]], GREEDY, InvalidRequestError),
+        ("a", "greedy", InvalidRequestError),
+        ("a", 0, InvalidRequestError),
+        ("a", {}, InvalidRequestError),
         (["ok", [1] * 600], GREEDY, RequestTooLongError),
     ],
 )
@@ -155,11 +158,32 @@ def test_stop_may_be_one_string_or_any_collection(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": "hot"}, {"stop": 3}, {"stop_token_ids": ["a"]}, {"n": 1.5}, {"logit_bias": {"x": 1}}]
+    "bad",
+    [
+        {"temperature": "hot"},
+        {"stop": 3},
+        {"stop_token_ids": ["a"]},
+        {"n": 1.5},
+        {"logit_bias": {"x": 1}},
+        {"logit_bias": {1: float("nan")}},
+        {"logit_bias": {1: float("inf")}},
+    ],
 )
 def test_sampling_options_of_a_wrong_kind_are_named(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(bad))):
         SamplingParams(**bad)
+
+
+@pytest.mark.parametrize("size", [{"kv_cache_bytes": 2**60}, {"num_blocks": 2**62}])
+def test_a_kv_pool_beyond_all_memory_is_refused_naming_the_flag(model: str, size: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="--kv-cache-bytes"):
+        LLM(model, **size)
+
+
+def test_a_program_that_leaves_its_engine_open_ends_without_a_word(model: str) -> None:
+    program = f"from kvist import LLM\nllm = LLM({model!r}, num_blocks=64, num_threads=2)\nkept = [llm]"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stderr == ""
 
 
 def test_unknown_options_name_the_nearest() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,22 @@ def test_numbers_that_are_not_finite_fail_their_request_alone(tiny_executor, wei
     assert list(result.errors) == ["bad"]
     assert "not finite" in result.errors["bad"]
     assert len(result.sampled_token_ids[1]) == 1
+
+
+def test_threads_that_the_system_does_not_give_are_an_error():
+    # In a process of its own, for it must live under a limit: each thread wants room for a stack.
+    program = (
+        "import resource\n"
+        "from kvist.execution.native._native import ThreadPool\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try:\n    ThreadPool(1024)\n"
+        "except RuntimeError as error:\n    print(error)\n"
+        "print(ThreadPool(2).num_threads)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    refusal, num_threads = ended.stdout.splitlines()
+    assert "of 1024 threads" in refusal
+    assert num_threads == "2"
 
 
 def test_a_token_outside_the_vocabulary_fails_the_step(tiny_executor):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,6 +94,8 @@ def test_killing_the_engine_fails_open_requests_and_a_new_engine_serves_the_next
             while client.status().state != "ready":
                 await asyncio.sleep(0.01)
         assert client.status().num_restarts == 1
+        assert is_at_rest(client.status())
+        assert client.status().num_total_blocks == client.status().num_free_blocks > 0
         assert finish_of(await events_of(client, new_request("after"))).reason is FinishReason.LENGTH
         await client.close(drain_s=0.0)
 
@@ -199,6 +202,19 @@ def test_a_stranger_cannot_take_the_place_of_the_engine(tmp_path: Path) -> None:
             await client.start()
 
     asyncio.run(scenario())
+
+
+def test_a_folder_too_deep_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    async def scenario() -> None:
+        with pytest.raises(EngineUnavailableError, match="TMPDIR"):
+            await Links()().start(SupervisedEngineClient(Links(), RealClock()))
+
+    asyncio.run(scenario())
+    assert not list(deep.iterdir())
 
 
 def test_no_socket_is_left_behind() -> None:

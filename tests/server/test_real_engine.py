@@ -219,6 +219,8 @@ def test_a_full_queue_answers_429_and_the_rest_is_served(tiny_model: Callable[..
 @pytest.mark.slow
 def test_a_killed_engine_fails_its_requests_and_comes_back(tiny_model: Callable[..., object]) -> None:
     with real_server(tiny_model(), server={"engine_client": "process"}) as server:
+        assert at_rest(server)
+        assert server.metric("kvist:kv_blocks_free") == 128
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(server.process_id)], capture_output=True, text=True, check=True
         ).stdout.split()
@@ -228,7 +230,7 @@ def test_a_killed_engine_fails_its_requests_and_comes_back(tiny_model: Callable[
             next(lines)
             os.kill(int(children[0]), signal.SIGKILL)
             rest = "".join(lines)
-        assert '"error"' in rest
+        assert '"engine_unavailable"' in rest
         assert rest.endswith("data: [DONE]")
         assert httpx.get(server.url + "/health").status_code == 200
         assert eventually(lambda: httpx.get(server.url + "/ready").status_code == 200)

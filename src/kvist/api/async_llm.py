@@ -16,7 +16,7 @@ from kvist.assembly.start_engine import RunningEngine, start_engine
 from kvist.config.engine_config import EngineConfig
 from kvist.config.load import engine_config_from_keywords
 from kvist.config.model_config import DEFAULT_MODEL
-from kvist.core.errors import EngineUnavailableError
+from kvist.core.errors import EngineUnavailableError, InvalidRequestError
 from kvist.core.sampling_params import SamplingParams
 from kvist.metrics.prometheus import EngineFacts
 from kvist.metrics.recorder import MetricsRecorder
@@ -134,7 +134,11 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """As `generate`, for a prompt that is tokenized already."""
         engine = self.engine
-        sampling = sampling_params or self.get_default_sampling_params()
+        sampling = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        if not isinstance(sampling, SamplingParams):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params"
+            )
         request = GenerationRequest(
             request_id=request_id or f"request-{next(self._serials)}",
             prompt_token_ids=prompt.token_ids,

@@ -170,7 +170,9 @@ class LLM:
         priority: int | Sequence[int],
         progress: Progress,
     ) -> Future[list[RequestOutput]]:
-        sampling = _one_each(sampling_params or self.get_default_sampling_params(), len(prompts), "sampling_params")
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        sampling = _one_each(sampling_params, len(prompts), "sampling_params")
         priorities = _one_each(priority, len(prompts), "priority")
         jobs = list(zip(prompts, sampling, priorities, strict=True))
         return asyncio.run_coroutine_threadsafe(self._generate_all(jobs, progress), self._loop)

@@ -36,7 +36,14 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     table = size_memory(config, spec, max_num_batched_tokens=config.scheduler.max_num_batched_tokens or 0)
     max_model_len = _max_model_len(config, spec, table)
     phases.begin("load weights")
-    executor = load_model_executor(checkpoint, config, num_blocks=table.num_blocks, progress=phases.progress)
+    try:
+        executor = load_model_executor(checkpoint, config, num_blocks=table.num_blocks, progress=phases.progress)
+    except MemoryError as error:
+        raise ConfigError(
+            f"no memory for {table.weight_bytes} bytes of weights and a KV pool of {table.kv_pool_bytes} bytes "
+            f"({table.num_blocks_by}): {error}. Lower --kv-cache-bytes, --max-num-seqs "
+            "or --max-num-batched-tokens, or raise the limit on memory"
+        ) from error
     token_budget = config.scheduler.max_num_batched_tokens
     if token_budget is None:
         phases.begin("time steps")

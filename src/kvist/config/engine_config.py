@@ -18,7 +18,7 @@ class ExecutorConfig:
         choices=("auto", "native", "reference"),
     )
     num_threads: int | None = option(
-        None, help="threads; default: the cores that the cgroup grants", aliases=("-t", "--threads"), low=1
+        None, help="threads; default: the cores that the cgroup grants", aliases=("-t", "--threads"), low=1, high=1024
     )
     logprobs_mode: str = option(
         "raw_logprobs",

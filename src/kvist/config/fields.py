@@ -19,6 +19,8 @@ from kvist.core.suggest import did_you_mean
 C = TypeVar("C")
 Value = Any  # bool, int, float, str, tuple[str, ...] or None: the field says which
 
+MAX_WHOLE_NUMBER = 2**63 - 1  # what messages to the engine can carry
+
 _BYTE_UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _BYTE_UNITS |= {_letter: 1024**_power, f"{_letter}IB": 1024**_power, f"{_letter}B": 1000**_power}
@@ -92,6 +94,8 @@ class ConfigField:
             raise ConfigError(
                 f"{label} must be one of {', '.join(choices)}, not {value!r}.{did_you_mean(str(value), choices)}"
             )
+        if self.kind is int and value > MAX_WHOLE_NUMBER:
+            raise ConfigError(f"{label} must be at most {MAX_WHOLE_NUMBER}, not {value}")
         if low is not None and value < low:
             raise ConfigError(f"{label} must be at least {low:g}, not {value}")
         if high is not None and value > high:

@@ -67,6 +67,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidRequestError(
                 f"repetition_penalty must be positive, not {self.repetition_penalty}", param="repetition_penalty"
             )
+        for token_id, bias in (self.logit_bias or {}).items():
+            if not math.isfinite(bias):
+                raise InvalidRequestError(
+                    f"logit_bias of token {token_id} must be a finite number, not {bias}", param="logit_bias"
+                )
         self._check_stop()
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(

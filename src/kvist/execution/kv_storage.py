@@ -27,7 +27,10 @@ class KVStorage:
         self.head_dim = head_dim
         # np.empty leaves the pages to the system; zeros would be as cheap, but hide reads of unwritten slots
         shape = (num_blocks, spec.num_layers, 2, heads * head_dim * block_size)
-        blocks = np.empty(shape, dtype.numpy_dtype)
+        try:
+            blocks = np.empty(shape, dtype.numpy_dtype)
+        except ValueError as error:  # NumPy's word for more than an address space holds
+            raise MemoryError(f"a pool of {num_blocks} blocks is larger than any memory") from error
         self.data: NDArray[np.uint8] = blocks.reshape(-1).view(np.uint8)  # all of it, for kernels
         self._keys = blocks[:, :, 0].reshape(num_blocks, spec.num_layers, heads, head_dim, block_size)
         self._values = blocks[:, :, 1].reshape(num_blocks, spec.num_layers, heads, block_size, head_dim)

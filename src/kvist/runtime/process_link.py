@@ -59,7 +59,7 @@ class ProcessLink:
         folder = Path(tempfile.mkdtemp(prefix="kvist-"))  # mode 0700
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                listener.bind(str(folder / "engine"))
+                _bind(listener, folder / "engine")
                 listener.listen(1)
                 listener.settimeout(0.0)
                 self._launch(str(folder / "engine"), loop)
@@ -189,6 +189,16 @@ class _LinkProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.disconnected(self._reason)
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    try:
+        listener.bind(str(path))
+    except OSError as error:  # Unix sockets take paths of about 100 bytes
+        raise EngineUnavailableError(
+            f"no socket for the engine process can be made at {path}: {error}. Set TMPDIR to another folder, with a "
+            "short path, or use --engine-client thread"
+        ) from error
 
 
 def _describe_exit(code: int) -> str:

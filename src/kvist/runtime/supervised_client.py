@@ -7,6 +7,8 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Callable
 
+import msgspec
+
 from kvist.core.clock import Clock
 from kvist.core.errors import EngineUnavailableError, InvalidRequestError
 from kvist.core.request import FinishReason, NewRequest, RequestId
@@ -157,6 +159,8 @@ class SupervisedEngineClient:
         except BaseException:
             await link.stop()
             raise
+        num_blocks = self._info.num_blocks
+        self._load = msgspec.structs.replace(_NO_LOAD, num_total_blocks=num_blocks, num_free_blocks=num_blocks)
         self._ready_s = self._last_turn_s = self._clock.now_s()
         self._state, self._reason = "ready", None
 

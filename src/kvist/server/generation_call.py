@@ -53,6 +53,8 @@ class GenerationCall:
                 message = delta.error or "unknown error in the engine"
                 if self.expires_s is not None and asyncio.get_running_loop().time() >= self.expires_s:
                     raise DeadlineExceededError(message)
+                if self.backend.client.status().state != "ready":  # the engine was lost, not just this request
+                    raise EngineUnavailableError(f"the request failed: {message}")
                 raise GenerationFailedError(f"the request failed: {message}")
             if delta.finish_reason is FinishReason.ABORT:
                 raise EngineUnavailableError(f"the request was aborted: {delta.error or 'the server is shutting down'}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kvist.core.errors import ConfigError
 from kvist.core.step_plan import BlockMove
 from kvist.execution.kv_dtype import KVDtype
 from kvist.execution.kv_storage import KVStorage
@@ -49,7 +50,10 @@ class NativeRunner:
         self._weights = weights
         self._dtype = dtype
         self._isa = isa or trusted_isa()
-        self._pool = _native.ThreadPool(num_threads)
+        try:
+            self._pool = _native.ThreadPool(num_threads)
+        except RuntimeError as error:
+            raise ConfigError(f"{error}; lower --num-threads or raise the limit on threads") from error
         self._max_num_rows = 2 * max_num_rows  # as many rows of padding
         # Padding is computed like real tokens, on blocks that nobody else has: at worst each row has one begun.
         self._num_scratch_blocks = -(-max_num_tokens // block_size) + max_num_rows
