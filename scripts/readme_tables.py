@@ -57,6 +57,9 @@ ROWS = (
         "of prompt tokens",
     ),
     Row("text", ("detokenize_many_scripts",), "incremental detokenizer, many scripts", "10 us"),
+    Row("native_executor", ("decode at 1 streams",), "default model: decode, one stream", "none yet"),
+    Row("native_executor", ("decode at 32 streams",), "default model: decode, 32 streams together", "none yet"),
+    Row("native_executor", ("prefill of 512 tokens",), "default model: prefill", "none yet"),
     Row(
         "reference_executor",
         ("decode at 1 streams",),
