@@ -89,7 +89,7 @@ def _line(row: Row, document: dict[str, Any]) -> str:
         value, unit = value["median"], row.unit or value["unit"]
     machine = document["machine"]
     cpu = f"{machine['num_cores']} x {machine['cpu'].replace('(R)', '')}, load {machine['load_average_1_min']}"
-    shown = f"{100 * value:.1f}%" if unit.startswith("of ") else f"{value:.3g}"
+    shown = f"{100 * value:.1f}%" if unit.startswith("of ") else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     return f"| {row.what} | {shown} {unit} | {row.goal} | {cpu} | `{document['command']}` |"
 
 
