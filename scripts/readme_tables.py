@@ -57,6 +57,9 @@ ROWS = (
         "of prompt tokens",
     ),
     Row("text", ("detokenize_many_scripts",), "incremental detokenizer, many scripts", "10 us"),
+    Row("native_executor", ("decode at 1 streams",), "default model: decode, one stream", "none yet"),
+    Row("native_executor", ("decode at 32 streams",), "default model: decode, 32 streams together", "none yet"),
+    Row("native_executor", ("prefill of 512 tokens",), "default model: prefill", "none yet"),
     Row(
         "reference_executor",
         ("decode at 1 streams",),
@@ -86,7 +89,7 @@ def _line(row: Row, document: dict[str, Any]) -> str:
         value, unit = value["median"], row.unit or value["unit"]
     machine = document["machine"]
     cpu = f"{machine['num_cores']} x {machine['cpu'].replace('(R)', '')}, load {machine['load_average_1_min']}"
-    shown = f"{100 * value:.1f}%" if unit.startswith("of ") else f"{value:.3g}"
+    shown = f"{100 * value:.1f}%" if unit.startswith("of ") else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     return f"| {row.what} | {shown} {unit} | {row.goal} | {cpu} | `{document['command']}` |"
 
 

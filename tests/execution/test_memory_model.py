@@ -60,6 +60,8 @@ def test_an_explicit_size_wins(spec, cache, num_blocks):
 def test_a_pool_too_small_names_the_flag_and_a_value_that_fits(spec):
     with pytest.raises(ConfigError, match=f"kv-cache-bytes to {2 * 16 * PER_TOKEN}"):
         table(spec, kv_cache_bytes=16 * PER_TOKEN)
+    with pytest.raises(ConfigError, match=rf"pool \(by kv_cache_bytes\) holds 0 blocks of {16 * PER_TOKEN} bytes"):
+        table(spec, kv_cache_bytes=1)
     with pytest.raises(ConfigError, match="a quarter of the free memory"):
         table(spec, free_bytes=100)
 

@@ -132,9 +132,9 @@ def test_a_k_quant_gives_way_where_rows_do_not_fill_its_blocks(tmp_path) -> None
 
 
 def test_misspelt_names_are_answered_with_the_nearest(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"did you mean qwen3-0.6b\?"):
+    with pytest.raises(ConfigError, match=r"there are .*\. Did you mean qwen3-0.6b\?"):
         make_random_model("qwen3-06b", "f32", tmp_path / "model.gguf")
-    with pytest.raises(ConfigError, match=r"did you mean q4_k_m\?"):
+    with pytest.raises(ConfigError, match=r"Did you mean q4_k_m\?"):
         make_random_model("tiny-llama", "q4km", tmp_path / "model.gguf")
     with pytest.raises(ConfigError, match="at least 1"):
         make_random_model("tiny-llama", "f32", tmp_path / "model.gguf", layers=0)

@@ -12,7 +12,6 @@ import msgspec
 from kvist.core.sampling_params import SamplingParams
 
 RequestId = NewType("RequestId", str)
-BlockId = NewType("BlockId", int)
 KeyDomain = NewType("KeyDomain", bytes)  # who may share KV with whom; part of every block's key
 
 PUBLIC_DOMAIN = KeyDomain(b"")

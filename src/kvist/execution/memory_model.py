@@ -64,7 +64,7 @@ def memory_table(
     num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, free_bytes)
     if num_blocks < MIN_BLOCKS:
         raise ConfigError(
-            f"the KV pool of {num_blocks * per_block} bytes ({reason}) holds {num_blocks} blocks of {per_block} bytes; "
+            f"the KV pool (by {reason}) holds {num_blocks} blocks of {per_block} bytes; "
             f"at least {MIN_BLOCKS} are needed: set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more"
         )
     is_native = executor == "native"

@@ -81,8 +81,8 @@ def make_random_model(
 def _check_choice(what: str, name: str, choices: Collection[str]) -> None:
     if name not in choices:
         near = difflib.get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"unknown {what} {name!r}; {hint}There are: {', '.join(choices)}")
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"unknown {what} {name!r}; there are {', '.join(choices)}.{hint}")
 
 
 Stored = dict[StoredTensor, tuple[RandomMatrix, ...]]

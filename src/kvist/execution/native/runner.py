@@ -76,7 +76,6 @@ class NativeRunner:
 
     def resize(self, max_num_tokens: int) -> None:
         spec = self._model.spec
-        self._max_num_tokens = max_num_tokens
         self._logit_rows = max(1, min(max_num_tokens, MAX_LOGITS // spec.vocab_size))
         self._body = _native.Plan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
         self._head = _native.Plan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
