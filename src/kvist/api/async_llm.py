@@ -18,8 +18,8 @@ from kvist.config.load import engine_config_from_keywords
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.core.errors import EngineUnavailableError, InvalidRequestError
 from kvist.core.sampling_params import SamplingParams
-from kvist.metrics.prometheus import EngineFacts
 from kvist.metrics.recorder import MetricsRecorder
+from kvist.runtime.engine_facts import facts_of
 from kvist.runtime.generation_types import GenerationRequest
 from kvist.runtime.messages import StartPhase
 from kvist.runtime.real_clock import RealClock
@@ -159,16 +159,9 @@ class AsyncLLM:
     def get_metrics(self) -> list[Metric]:
         """Counters, gauges and histograms, under the names that the server exports."""
         engine = self.engine
-        status = engine.client.status()
-        facts = EngineFacts(
+        facts = facts_of(
+            engine.client.status(),
             model_name=engine.model.served_names[0],
-            num_waiting=status.num_waiting,
-            num_running=status.num_running,
-            num_total_blocks=status.num_total_blocks,
-            num_free_blocks=status.num_free_blocks,
-            num_evictable_blocks=status.num_evictable_blocks,
-            num_restarts=status.num_restarts,
-            heartbeat_age_s=status.heartbeat_age_s,
             startup_phases_s=engine.start_phases_s,
         )
         return read_metrics(self.recorder, facts)

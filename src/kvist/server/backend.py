@@ -12,6 +12,7 @@ from kvist.metrics.prometheus import EngineFacts
 from kvist.metrics.recorder import MetricsRecorder
 from kvist.metrics.timelines import Timelines
 from kvist.runtime.engine_client import EngineClient
+from kvist.runtime.engine_facts import facts_of
 from kvist.runtime.generation import TextGenerator
 from kvist.server.call_owners import CallOwners
 from kvist.server.identity import ApiKeys
@@ -80,16 +81,9 @@ class ServerState:
     def engine_facts(self) -> EngineFacts:
         if self.backend is None:
             return EngineFacts(model_name="")
-        status = self.backend.client.status()
-        return EngineFacts(
+        return facts_of(
+            self.backend.client.status(),
             model_name=self.backend.generator.model.served_names[0],
-            num_waiting=status.num_waiting,
-            num_running=status.num_running,
-            num_total_blocks=status.num_total_blocks,
-            num_free_blocks=status.num_free_blocks,
-            num_evictable_blocks=status.num_evictable_blocks,
-            num_restarts=status.num_restarts,
-            heartbeat_age_s=status.heartbeat_age_s,
             startup_phases_s=self.backend.startup_phases_s,
             cache_config=self.backend.cache_config,
         )
