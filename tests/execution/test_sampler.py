@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvist.core.random_numbers import uniform
 from kvist.core.sampling_params import SamplingParams
-from kvist.execution.random_numbers import uniform
 from kvist.execution.sampler import Sampler, SamplingRow
 
 VOCAB = 12

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kvist.core.random_numbers import seed_for
 from kvist.core.request import RequestId, unpack_token_ids
 from kvist.core.step_plan import ScheduledRequestData, StepPlan
 from kvist.core.step_result import StepResult, TokenLogprobs
-from kvist.execution.random_numbers import seed_for
 from kvist.execution.runner import Runner
 from kvist.execution.sampler import Sampler, SamplingRow
 from kvist.execution.step_batch import StepBatch, build_batch

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvist.core.errors import InvalidRequestError
+from kvist.core.random_numbers import uniform
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_result import TokenLogprobs
 from kvist.execution.logit_adjustments import adjust_logits, best_ids, is_adjusted, kept_probabilities
-from kvist.execution.random_numbers import uniform
 
 GREEDY_BELOW = 1e-5  # a temperature this small is greedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvist.execution.random_numbers import philox4x32, seed_for, uniform
+from kvist.core.random_numbers import philox4x32, seed_for, uniform
 
 
 @pytest.mark.parametrize(
