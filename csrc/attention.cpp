@@ -275,8 +275,8 @@ void attention_segment(const AttentionArgs& a, int row_index, int kv_head, int t
     });
 }
 
-void attention_merge(const AttentionArgs& a, int row_index, int kv_head, int token_begin, int token_end,
-                     const float* partials, int64_t floats, int num_segments) {
+void attention_merge(const AttentionArgs& a, int row_index, int kv_head, int token_begin, int token_end, const float* partials,
+                     int64_t floats, int num_segments) {
     const StepRow& row = a.rows[row_index];
     const int head_dim = a.kv.head_dim;
     each_query_tile(a, row, kv_head, token_begin, token_end, [&](Query* queries, int count, int first_query) {

@@ -32,9 +32,7 @@ struct Weight {
     Format format;
     int n, k;
     Floats bias;  // padded to a tile; may hold nothing
-    PackedMatrix matrix() const {
-        return {data.data(), format, n, k, bias.size() ? bias.data() : nullptr};
-    }
+    PackedMatrix matrix() const { return {data.data(), format, n, k, bias.size() ? bias.data() : nullptr}; }
 };
 
 Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
@@ -73,7 +71,9 @@ class PythonPlan {
         rope_tables_.push_back(table);
         return static_cast<int>(rope_tables_.size()) - 1;
     }
-    void embed(const Weight& table, float scale, int out) { keep(table), plan_.append(make_embed(plan_, table.matrix(), scale, out)); }
+    void embed(const Weight& table, float scale, int out) {
+        keep(table), plan_.append(make_embed(plan_, table.matrix(), scale, out));
+    }
     void norm(int x, int x_column, Floats w, float eps, int width, int heads, int y, int y_column) {
         floats_.push_back(w);
         plan_.append(make_norm(plan_, plan_.buffer(x, x_column), w.data(), eps, width, heads, plan_.buffer(y, y_column)));
@@ -108,8 +108,9 @@ class PythonPlan {
     void attention(int qkv, int q_column, int k_column, int v_column, int out, int64_t block_bytes, int64_t k_offset,
                    int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads, int head_dim, int window,
                    float scale, float softcap, int rope_table) {
-        const AttentionShape shape = {block_bytes, k_offset,     v_offset, static_cast<KVType>(kv_type), block_size, num_q_heads,
-                                      num_kv_heads, head_dim, window,   scale, softcap, rope_tables_.at(rope_table)};
+        const AttentionShape shape = {block_bytes, k_offset,    v_offset,     static_cast<KVType>(kv_type),
+                                      block_size,  num_q_heads, num_kv_heads, head_dim,
+                                      window,      scale,       softcap,      rope_tables_.at(rope_table)};
         plan_.append(make_rope_write(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column),
                                      plan_.buffer(qkv, v_column)));
         append_attention(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(out));
@@ -124,10 +125,8 @@ class PythonPlan {
         };
         MixtureArgs args;
         const bool dense_in = is_dense(gate.at(0)->format), dense_down = is_dense(down.at(0)->format);
-        if (dense_in)
-            args.x_rows = plan_.buffer(x);
-        else
-            args.x = plan_.quantized(x);
+        if (dense_in) args.x_rows = plan_.buffer(x);
+        else args.x = plan_.quantized(x);
         args.scores = plan_.buffer(scores);
         args.gate = matrices(gate), args.up = matrices(up), args.down = matrices(down);
         args.per_token = per_token;
@@ -143,14 +142,10 @@ class PythonPlan {
             return plan_.quantized(id);
         };
         Mixture& m = mixture_;
-        if (dense_in)
-            args.grouped_rows = rows(m.grouped_rows, args.gate[0].k);
-        else
-            args.grouped = quantized(m.grouped, args.gate[0].k);
-        if (dense_down)
-            args.hidden_rows = rows(m.hidden_rows, args.down[0].k);
-        else
-            args.hidden = quantized(m.hidden, args.down[0].k);
+        if (dense_in) args.grouped_rows = rows(m.grouped_rows, args.gate[0].k);
+        else args.grouped = quantized(m.grouped, args.gate[0].k);
+        if (dense_down) args.hidden_rows = rows(m.hidden_rows, args.down[0].k);
+        else args.hidden = quantized(m.hidden, args.down[0].k);
         args.gate_rows = rows(m.gate, padded(args.gate[0].n));
         args.up_rows = rows(m.up, padded(args.up[0].n));
         args.down_rows = rows(m.down, padded(args.down[0].n));
@@ -166,8 +161,14 @@ class PythonPlan {
         rows_.clear();
         for (std::size_t r = 0; r < rows.shape(0); r++)
             rows_.push_back({rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + r * block_tables.shape(1)});
-        const Step step = {rows_.data(), static_cast<int>(rows_.size()), static_cast<int>(token_ids.size()), token_ids.data(),
-                           positions.data(), nullptr, 0, kv.data()};
+        const Step step = {rows_.data(),
+                           static_cast<int>(rows_.size()),
+                           static_cast<int>(token_ids.size()),
+                           token_ids.data(),
+                           positions.data(),
+                           nullptr,
+                           0,
+                           kv.data()};
         if (step.num_tokens > plan_.max_tokens || step.num_rows > plan_.max_rows)
             throw std::invalid_argument("step is larger than its plan");
         nb::gil_scoped_release unlock;
@@ -212,7 +213,9 @@ class PythonPlan {
 NB_MODULE(_native, m) {
     // A program may end without shutting its engine down: the system takes the memory back, nobody need hear of it.
     nb::set_leak_warnings(false);
-    nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "num_threads"_a).def_prop_ro("num_threads", &ThreadPool::num_threads);
+    nb::class_<ThreadPool>(m, "ThreadPool")
+        .def(nb::init<int>(), "num_threads"_a)
+        .def_prop_ro("num_threads", &ThreadPool::num_threads);
     nb::class_<Weight>(m, "Weight").def_ro("n", &Weight::n).def_ro("k", &Weight::k);
     m.def("isas", [] {
         const auto names = kernel_names();
@@ -237,7 +240,8 @@ NB_MODULE(_native, m) {
         },
         "weight_format"_a, "source"_a, "n"_a, "k"_a, "source_rows"_a, "packed"_a);
     nb::class_<PythonPlan>(m, "Plan")
-        .def(nb::init<const std::string&, std::shared_ptr<ThreadPool>, int, int>(), "isa"_a, "pool"_a, "max_tokens"_a, "max_rows"_a)
+        .def(nb::init<const std::string&, std::shared_ptr<ThreadPool>, int, int>(), "isa"_a, "pool"_a, "max_tokens"_a,
+             "max_rows"_a)
         .def_prop_ro("isa", &PythonPlan::isa)
         .def_prop_ro("workspace_bytes", &PythonPlan::workspace_bytes)
         .def("buffer", &PythonPlan::buffer)
@@ -256,7 +260,8 @@ NB_MODULE(_native, m) {
         .def("attention", &PythonPlan::attention)
         .def("mixture", &PythonPlan::mixture)
         .def("gather", &PythonPlan::gather)
-        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "positions"_a, "kv"_a, nb::kw_only(), "timed"_a)
+        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "positions"_a, "kv"_a, nb::kw_only(),
+             "timed"_a)
         .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a)
         .def("view", [](nb::handle self, int id) { return nb::cast<PythonPlan&>(self).view(self, id); })
         .def("timings", &PythonPlan::timings);

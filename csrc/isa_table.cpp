@@ -26,8 +26,22 @@ int32_t argmax(const float*, int);
 namespace KVIST_ISA {
 const Kernels& table() {
     static const Kernels kernels = {
-        KVIST_NAME(KVIST_ISA), linear, linear_dense,      quantize,        rms_norm, rms_norm_quantize, gated, gated_quantize,
-        rope,                  write_kv, attention, attention_segment, attention_merge, embed,    add,               argmax,
+        KVIST_NAME(KVIST_ISA),
+        linear,
+        linear_dense,
+        quantize,
+        rms_norm,
+        rms_norm_quantize,
+        gated,
+        gated_quantize,
+        rope,
+        write_kv,
+        attention,
+        attention_segment,
+        attention_merge,
+        embed,
+        add,
+        argmax,
     };
     return kernels;
 }

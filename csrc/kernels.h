@@ -25,7 +25,8 @@ struct QuantBuffer {  // where quantized activations go; read back as QuantizedR
     int64_t k;
 };
 
-// One request's part of a step. Token i of it (0 <= i < num_tokens) stands at position start + i and in batch row first_row + i.
+// One request's part of a step. Token i of it (0 <= i < num_tokens) stands at position start + i and in batch row
+// first_row + i.
 struct StepRow {
     int32_t start;
     int32_t num_tokens;
@@ -48,12 +49,12 @@ struct KVLayout {
 struct AttentionArgs {
     KVLayout kv;
     const StepRow* rows;
-    RowBuffer q;    // [batch row][q head][head_dim], rotated
-    RowBuffer out;  // same shape
-    int32_t group;  // query heads per KV head
-    int32_t window; // keys a query sees, itself included; 0: all
+    RowBuffer q;     // [batch row][q head][head_dim], rotated
+    RowBuffer out;   // same shape
+    int32_t group;   // query heads per KV head
+    int32_t window;  // keys a query sees, itself included; 0: all
     float scale;
-    float softcap;  // 0: none
+    float softcap;    // 0: none
     float* partials;  // workspace for split contexts: see attention_split
 };
 
@@ -83,8 +84,8 @@ struct Kernels {
     // One segment of the same, its result left in `partial`; attention_merge adds them up left to right, same bits.
     void (*attention_segment)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end, int segment,
                               float* partial);
-    void (*attention_merge)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end,
-                            const float* partials, int64_t partial_floats, int num_segments);
+    void (*attention_merge)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end, const float* partials,
+                            int64_t partial_floats, int num_segments);
     void (*embed)(const PackedMatrix& table, const int32_t* token_ids, float scale, RowBuffer x, int row_begin, int row_end);
     void (*add)(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end);  // x += y
     // Index of the largest of row's first n logits, the lowest on ties; -1 if one is not finite.

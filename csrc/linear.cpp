@@ -293,9 +293,7 @@ struct Q4_0 {
         F16 d;
     };
     static Group expand(const Block& b, int) { return {expand_nibbles(b.u), load_half(b.d)}; }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_offset<15, kOffset>(g.w, g.d, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_offset<15, kOffset>(g.w, g.d, x, acc); }
 };
 
 struct Q4_1 {
@@ -306,9 +304,7 @@ struct Q4_1 {
         F16 d, m;
     };
     static Group expand(const Block& b, int) { return {expand_nibbles(b.u), load_half(b.d), load_half(b.m)}; }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_minimum<15>(g.w, g.d, g.m, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_minimum<15>(g.w, g.d, g.m, x, acc); }
 };
 
 struct Q4_K {
@@ -319,9 +315,7 @@ struct Q4_K {
         return {expand_nibbles(b.u[g]), mul(load_half(b.d), load_uint8(b.scale[g])),
                 sub(zero(), mul(load_half(b.dmin), load_uint8(b.min[g])))};
     }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_minimum<15>(g.w, g.d, g.m, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_minimum<15>(g.w, g.d, g.m, x, acc); }
 };
 
 struct Q5_0 {
@@ -330,9 +324,7 @@ struct Q5_0 {
     static constexpr int kOffset = 16;  // of the unsigned weights
     using Group = Q4_0::Group;
     static Group expand(const Block& b, int) { return {expand_five(b.u, b.high), load_half(b.d)}; }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_offset<31, kOffset>(g.w, g.d, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_offset<31, kOffset>(g.w, g.d, x, acc); }
 };
 
 struct Q5_1 {
@@ -340,9 +332,7 @@ struct Q5_1 {
     static constexpr int kGroups = 1;
     using Group = Q4_1::Group;
     static Group expand(const Block& b, int) { return {expand_five(b.u, b.high), load_half(b.d), load_half(b.m)}; }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_minimum<31>(g.w, g.d, g.m, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_minimum<31>(g.w, g.d, g.m, x, acc); }
 };
 
 struct Q5_K {
@@ -353,9 +343,7 @@ struct Q5_K {
         return {expand_five(b.u[g], b.high[g]), mul(load_half(b.d), load_uint8(b.scale[g])),
                 sub(zero(), mul(load_half(b.dmin), load_uint8(b.min[g])))};
     }
-    static F16 step(const Group& g, const GroupRow& x, F16 acc) {
-        return step_minimum<31>(g.w, g.d, g.m, x, acc);
-    }
+    static F16 step(const Group& g, const GroupRow& x, F16 acc) { return step_minimum<31>(g.w, g.d, g.m, x, acc); }
 };
 
 struct Q6_K {
@@ -408,8 +396,7 @@ void tile_rows(const LinearArgs& a, const typename Spec::Block* blocks, int tile
     for (int r = 0; r < kRows; r++) acc[r] = zero();
     for (int g = 0; g < num_groups; g++) {
         const auto group = Spec::expand(blocks[g / Spec::kGroups], g % Spec::kGroups);
-        for (int r = 0; r < kRows; r++)
-            acc[r] = Spec::step(group, group_row(a, row + r, g), acc[r]);
+        for (int r = 0; r < kRows; r++) acc[r] = Spec::step(group, group_row(a, row + r, g), acc[r]);
     }
     for (int r = 0; r < kRows; r++) {
         float* y = a.y + (row + r) * a.y_stride + tile * kTile;
@@ -468,10 +455,8 @@ void gather_rows(const LinearArgs& a, int row, GroupRows* groups) {
         for (int g = 0; g < a.w.k / kGroup; g++) {
             const GroupRow x = group_row(a, row + r, g);
             groups[g].scale[r] = x.scale;
-            if constexpr (kHasMinimum<Spec>)
-                groups[g].scaled_sum[r] = x.scaled_sum;
-            else
-                groups[g].minus[r] = Spec::kOffset * (x.sum16[0] + x.sum16[1]);
+            if constexpr (kHasMinimum<Spec>) groups[g].scaled_sum[r] = x.scaled_sum;
+            else groups[g].minus[r] = Spec::kOffset * (x.sum16[0] + x.sum16[1]);
         }
 }
 

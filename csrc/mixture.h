@@ -11,7 +11,7 @@ struct MixtureArgs {
     // [tokens, hidden]: int8 where gate and up are quantized, float rows where they are dense.
     QuantBuffer x;
     RowBuffer x_rows;
-    RowBuffer scores;  // [tokens, experts]
+    RowBuffer scores;                          // [tokens, experts]
     std::vector<PackedMatrix> gate, up, down;  // one per expert
     int per_token;
     bool normalize;
@@ -22,7 +22,7 @@ struct MixtureArgs {
     RowBuffer gate_rows, up_rows, down_rows;
     QuantBuffer hidden;  // width of an expert; hidden_rows if down is dense
     RowBuffer hidden_rows;
-    RowBuffer out;     // [tokens, hidden]
+    RowBuffer out;  // [tokens, hidden]
 };
 
 void append_mixture(Plan& plan, const MixtureArgs& args);

@@ -46,13 +46,11 @@ class Linear : public Operation {
             const RowBuffer y = plan.buffer(out, part.column);
             args_.push_back({part.w, {q.q, q.scale, q.scaled_sum, q.sum16, q.k}, y.data, y.stride, accumulate});
             for (int tile = 0; tile < ceil_div(part.w.n, kTile); tile += kTilesPerItem)
-                pieces_.push_back({static_cast<int>(args_.size()) - 1, tile,
-                                   std::min(tile + kTilesPerItem, ceil_div(part.w.n, kTile))});
+                pieces_.push_back(
+                    {static_cast<int>(args_.size()) - 1, tile, std::min(tile + kTilesPerItem, ceil_div(part.w.n, kTile))});
         }
     }
-    int prepare(const Step& step) override {
-        return static_cast<int>(pieces_.size()) * ceil_div(step.num_tokens, kRowRun);
-    }
+    int prepare(const Step& step) override { return static_cast<int>(pieces_.size()) * ceil_div(step.num_tokens, kRowRun); }
     void run(const Step& step, int item) const override {
         const int num_pieces = static_cast<int>(pieces_.size());
         const Piece& piece = pieces_[item % num_pieces];
@@ -121,7 +119,8 @@ struct AttentionWork {
 };
 
 AttentionArgs attention_args(const AttentionShape& s, const Step& step, RowBuffer q, RowBuffer out) {
-    return {layout_of(s, step.kv_base), step.rows, q, out, s.num_q_heads / s.num_kv_heads, s.window, s.scale, s.softcap, nullptr};
+    return {
+        layout_of(s, step.kv_base), step.rows, q, out, s.num_q_heads / s.num_kv_heads, s.window, s.scale, s.softcap, nullptr};
 }
 
 class Attention : public Operation {
@@ -146,8 +145,7 @@ class Attention : public Operation {
     void run(const Step& step, int index) const override {
         const auto& item = work_->items[index];
         const AttentionArgs args = attention_args(shape_, step, q_, out_);
-        if (item.segment < 0)
-            kernels_.attention(args, item.row, item.kv_head, item.token_begin, item.token_end);
+        if (item.segment < 0) kernels_.attention(args, item.row, item.kv_head, item.token_begin, item.token_end);
         else
             kernels_.attention_segment(args, item.row, item.kv_head, item.token_begin, item.token_end, item.segment,
                                        work_->partials + item.partial);
@@ -226,15 +224,13 @@ std::unique_ptr<Operation> make_norm(Plan& plan, RowBuffer x, const float* w, fl
 
 std::unique_ptr<Operation> make_norm_quantize(Plan& plan, RowBuffer x, const float* w, float eps, int quantized) {
     const QuantBuffer q = plan.quantized(quantized);
-    return per_rows("rms_norm_quantize", plan, [=](const Kernels& k, const Step&, int begin, int end) {
-        k.rms_norm_quantize(x, w, eps, q, begin, end);
-    });
+    return per_rows("rms_norm_quantize", plan,
+                    [=](const Kernels& k, const Step&, int begin, int end) { k.rms_norm_quantize(x, w, eps, q, begin, end); });
 }
 
 std::unique_ptr<Operation> make_quantize(Plan& plan, RowBuffer x, int quantized) {
     const QuantBuffer q = plan.quantized(quantized);
-    return per_rows("quantize", plan,
-                    [=](const Kernels& k, const Step&, int begin, int end) { k.quantize(x, q, begin, end); });
+    return per_rows("quantize", plan, [=](const Kernels& k, const Step&, int begin, int end) { k.quantize(x, q, begin, end); });
 }
 
 std::unique_ptr<Operation> make_linear(Plan& plan, std::vector<LinearPart> parts, int quantized, int out, bool accumulate) {
@@ -253,9 +249,8 @@ std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBu
 }
 
 std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y) {
-    return per_rows("gated", plan, [=](const Kernels& k, const Step&, int begin, int end) {
-        k.gated(gate, up, kind, width, y, begin, end);
-    });
+    return per_rows("gated", plan,
+                    [=](const Kernels& k, const Step&, int begin, int end) { k.gated(gate, up, kind, width, y, begin, end); });
 }
 
 std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int width) {

@@ -111,7 +111,8 @@ struct Layout {
         return k % kWeights ? 0 : (n + kTile - 1) / kTile * (k / kWeights) * static_cast<int64_t>(sizeof(Block));
     }
     static int64_t row_bytes(int64_t k) { return k / kWeights * kSourceBytes; }
-    static void pack(const uint8_t* source, int64_t n, int64_t k, const int32_t* rows, uint8_t* out, int64_t begin, int64_t end) {
+    static void pack(const uint8_t* source, int64_t n, int64_t k, const int32_t* rows, uint8_t* out, int64_t begin,
+                     int64_t end) {
         const int64_t blocks = k / kWeights;
         auto* packed = reinterpret_cast<Block*>(out);
         for (int64_t tile = begin; tile < end; tile++) {

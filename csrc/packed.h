@@ -65,10 +65,10 @@ struct BlockQ6_K {  // eight groups of two halves: w = d * scale[half] * (u - 32
 
 // Activations of a step, quantized per row and group: x = scale * q.
 struct QuantizedRows {
-    const int8_t* q;       // [rows, K]
-    const float* scale;    // [rows, K / 32]
+    const int8_t* q;          // [rows, K]
+    const float* scale;       // [rows, K / 32]
     const float* scaled_sum;  // [rows, K / 32], scale times the group's sum of q
-    const int32_t* sum16;  // [rows, K / 16] sums of q
+    const int32_t* sum16;     // [rows, K / 16] sums of q
     int64_t k;
 };
 

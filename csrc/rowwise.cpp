@@ -128,7 +128,8 @@ float weight_at(const PackedMatrix& w, int64_t n, int k) {
         }
         case Format::q5_1: {
             const auto& b = static_cast<const BlockQ5_1*>(w.data)[tile * (w.k / 32) + group];
-            return half_at(b.d + lane) * static_cast<float>(nibble(b.u) | ((b.high[byte] >> step) & 1) << 4) + half_at(b.m + lane);
+            return half_at(b.d + lane) * static_cast<float>(nibble(b.u) | ((b.high[byte] >> step) & 1) << 4) +
+                   half_at(b.m + lane);
         }
         case Format::q5_k: {
             const auto& b = static_cast<const BlockQ5_K*>(w.data)[tile * (w.k / 256) + group / 8];
@@ -274,8 +275,10 @@ void linear_dense(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumula
     const auto* h16 = static_cast<const uint16_t*>(w.data);
     switch (w.format) {
         case Format::f32: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load(f32 + i); });
-        case Format::f16: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_half(h16 + i); });
-        case Format::bf16: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_bfloat(h16 + i); });
+        case Format::f16:
+            return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_half(h16 + i); });
+        case Format::bf16:
+            return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_bfloat(h16 + i); });
         default: return;
     }
 }

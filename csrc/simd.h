@@ -42,9 +42,7 @@ inline F16 exp2_int(F16 n) {
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
 }
-inline F16 load_half(const uint16_t* p) {
-    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
+inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 inline void store_half(uint16_t* p, F16 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
@@ -128,8 +126,7 @@ inline F16 load_uint8(const uint8_t* p) {
 inline void store_int8(int8_t* p, F16 a) {
     const __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
     const __m256i s = _mm256_permute4x64_epi64(w, 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     _mm_packs_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
 }
 
 #else
@@ -143,6 +140,7 @@ inline F16 lanes(Fn fn) {
     for (int i = 0; i < kLanes; i++) r.v[i] = fn(i);
     return r;
 }
+// clang-format off: one short line each
 inline F16 zero() { return lanes([](int) { return 0.0f; }); }
 inline F16 set1(float x) { return lanes([=](int) { return x; }); }
 inline F16 load(const float* p) { return lanes([=](int i) { return p[i]; }); }
@@ -184,6 +182,7 @@ inline F16 load_bfloat(const uint16_t* p) {
 inline F16 load_int32(const int32_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
 inline F16 load_int8(const int8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
 inline F16 load_uint8(const uint8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
+// clang-format on
 inline void store_int8(int8_t* p, F16 a) {
     for (int i = 0; i < kLanes; i++) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -239,7 +238,8 @@ inline int32_t sum_int8(const int8_t* p) {
 #endif
 }
 
-// e^x within 2 ulp; 0 below -87.3, clamped above 88, NaN stays NaN (max returns its second operand for a NaN in it). Range reduction by Cody and Waite, minimax polynomial of degree 6.
+// e^x within 2 ulp; 0 below -87.3, clamped above 88, NaN stays NaN (max returns its second operand for a NaN in it).
+// Range reduction by Cody and Waite, minimax polynomial of degree 6.
 inline F16 exp(F16 x) {
     const F16 low = set1(-87.3f);
     const F16 clamped = select_lt(set1(88.0f), x, set1(88.0f), max(low, x));

@@ -24,7 +24,8 @@ std::vector<uint8_t> random_matrix(Format format, int n, std::mt19937& random) {
     for (auto& byte : source) byte = static_cast<uint8_t>(random());
     const bool wide = format == Format::q4_k || format == Format::q5_k || format == Format::q6_k;
     const std::size_t blocks = wide ? 1 : kWidth / kGroup, block_bytes = row_bytes / blocks;
-    const bool has_minimum = format != Format::q4_0 && format != Format::q5_0 && format != Format::q8_0 && format != Format::q6_k;
+    const bool has_minimum =
+        format != Format::q4_0 && format != Format::q5_0 && format != Format::q8_0 && format != Format::q6_k;
     for (std::size_t b = 0; b < blocks * n; b++) {
         uint8_t* scale = source.data() + b * block_bytes + (format == Format::q6_k ? 208 : 0);
         scale[0] = static_cast<uint8_t>(random()), scale[1] = 0x1c;  // a half of about 0.004
@@ -101,8 +102,8 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
     float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
     plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
-    const AttentionShape shape = {2 * kHalfBlock, 0, kHalfBlock, KVType::f16, kBlockSize, kQHeads, kKVHeads,
-                                  kHeadDim, window, 0.2f, 0.0f, angles};
+    const AttentionShape shape = {2 * kHalfBlock, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
+                                  kKVHeads,       kHeadDim, window,     0.2f,        0.0f,       angles};
     const int k_column = kQHeads * kHeadDim, v_column = k_column + kKVHeads * kHeadDim;
     plan.append(make_rope_write(plan, shape, plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column)));
     append_attention(plan, shape, plan.buffer(qkv), plan.buffer(result(kQHeads * kHeadDim)));
@@ -118,7 +119,8 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     std::vector<StepRow> rows;
     if (num_tokens > 0) rows.push_back({0, 1, 0, table.data()});
     if (num_tokens > 1) rows.push_back({start, num_tokens - 1, 1, table.data() + blocks});
-    const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr, 0, kv.data()};
+    const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr, 0,
+                       kv.data()};
     plan.replay(step, false);
     std::vector<float> all;
     for (auto [buffer, width] : results)
