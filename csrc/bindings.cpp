@@ -24,6 +24,7 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // A weight as Python sees it: keeps the arrays alive that the plan points into.
@@ -48,7 +49,10 @@ Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
 class PythonPlan {
    public:
     PythonPlan(const std::string& isa, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows)
-        : plan_(kernels_named(isa), std::move(pool), max_tokens, max_rows) {}
+        : plan_(kernels_named(isa), std::move(pool), max_tokens, max_rows) {
+        rows_.reserve(max_rows);
+        positions_.reserve(max_tokens);
+    }
     PythonPlan(const PythonPlan&) = delete;
     PythonPlan& operator=(const PythonPlan&) = delete;
 
@@ -152,25 +156,41 @@ class PythonPlan {
         args.out = plan_.buffer(out);
         append_mixture(plan_, args);
     }
+    // Leaves whether each row of x is finite in `finite`.
+    void check_finite(int x, int width) {
+        finite_ = reinterpret_cast<uint8_t*>(plan_.allocate(plan_.max_tokens));
+        plan_.append(make_check_finite(plan_, plan_.buffer(x), width, finite_));
+    }
+    // Leaves the index of each row's largest logit in `best`, -1 where one is not finite.
+    void best_logits(int logits, int n, float softcap) {
+        best_ = reinterpret_cast<int32_t*>(plan_.allocate(plan_.max_tokens * sizeof(int32_t)));
+        logits_ = plan_.buffer(logits);
+        num_logits_ = n;
+        append_best_logits(plan_, logits_, n, softcap, best_);
+    }
+    double log_sum_exp(int row) const { return plan_.kernels.log_sum_exp(logits_of(row), num_logits_); }
+    void top_logits(int row, WritableInts ids) const {
+        const int count = static_cast<int>(ids.size());
+        if (count > num_logits_) throw std::invalid_argument("more than there are logits");
+        if (count) plan_.kernels.top_logits(logits_of(row), num_logits_, count, ids.data());
+    }
     void gather(const PythonPlan& body, int x, int width, int y) {
         plan_.append(make_gather(plan_, body.plan_.buffer(x), width, plan_.buffer(y)));
     }
 
-    // rows: [num_rows, 3] start, num_tokens, first_row; block_tables: [num_rows, most blocks].
-    void replay(Ints2 rows, Ints2 block_tables, Ints token_ids, Ints positions, WritableBytes kv, bool timed) {
-        rows_.clear();
-        for (std::size_t r = 0; r < rows.shape(0); r++)
-            rows_.push_back({rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + r * block_tables.shape(1)});
-        const Step step = {rows_.data(),
-                           static_cast<int>(rows_.size()),
-                           static_cast<int>(token_ids.size()),
-                           token_ids.data(),
-                           positions.data(),
-                           nullptr,
-                           0,
-                           kv.data()};
-        if (step.num_tokens > plan_.max_tokens || step.num_rows > plan_.max_rows)
+    // rows: [num_rows, 4] start, num_tokens, first_row, where its block table begins in block_tables.
+    void replay(Ints2 rows, Ints block_tables, Ints token_ids, WritableBytes kv, bool timed) {
+        const int num_tokens = static_cast<int>(token_ids.size()), num_rows = static_cast<int>(rows.shape(0));
+        if (num_tokens > plan_.max_tokens || num_rows > plan_.max_rows)
             throw std::invalid_argument("step is larger than its plan");
+        rows_.clear();
+        positions_.assign(num_tokens, 0);
+        for (int r = 0; r < num_rows; r++) {
+            const StepRow row = {rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + rows(r, 3)};
+            rows_.push_back(row);
+            for (int i = 0; i < row.num_tokens; i++) positions_.at(row.first_row + i) = row.start + i;
+        }
+        const Step step = {rows_.data(), num_rows, num_tokens, token_ids.data(), positions_.data(), nullptr, 0, kv.data()};
         nb::gil_scoped_release unlock;
         plan_.replay(step, timed);
     }
@@ -181,6 +201,12 @@ class PythonPlan {
         const Step step = {nullptr, 0, count, nullptr, nullptr, logit_rows.data(), count, nullptr};
         nb::gil_scoped_release unlock;
         plan_.replay(step, timed);
+    }
+    nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> finite(nb::handle self) {
+        return {finite_, {static_cast<std::size_t>(finite_ ? plan_.max_tokens : 0)}, self};
+    }
+    nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> best(nb::handle self) {
+        return {best_, {static_cast<std::size_t>(best_ ? plan_.max_tokens : 0)}, self};
     }
     nb::ndarray<nb::numpy, float, nb::ndim<2>> view(nb::handle self, int id) {
         const RowBuffer b = plan_.buffer(id);
@@ -198,6 +224,10 @@ class PythonPlan {
     };
     static int padded(int n) { return (n + kTile - 1) / kTile * kTile; }
 
+    const float* logits_of(int row) const {
+        if (row < 0 || row >= plan_.max_tokens || !best_) throw std::invalid_argument("no such row of logits");
+        return logits_.data + row * logits_.stride;
+    }
     void keep(const Weight& w) { weights_.push_back(w); }
 
     Plan plan_;
@@ -205,6 +235,11 @@ class PythonPlan {
     std::vector<Floats> floats_;
     std::vector<float*> rope_tables_;
     std::vector<StepRow> rows_;
+    std::vector<int32_t> positions_;
+    uint8_t* finite_ = nullptr;
+    int32_t* best_ = nullptr;
+    RowBuffer logits_ = {};
+    int num_logits_ = 0;
     Mixture mixture_;
 };
 
@@ -260,8 +295,13 @@ NB_MODULE(_native, m) {
         .def("attention", &PythonPlan::attention)
         .def("mixture", &PythonPlan::mixture)
         .def("gather", &PythonPlan::gather)
-        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "positions"_a, "kv"_a, nb::kw_only(),
-             "timed"_a)
+        .def("check_finite", &PythonPlan::check_finite)
+        .def("best_logits", &PythonPlan::best_logits)
+        .def("log_sum_exp", &PythonPlan::log_sum_exp)
+        .def("top_logits", &PythonPlan::top_logits)
+        .def("finite", [](nb::handle self) { return nb::cast<PythonPlan&>(self).finite(self); })
+        .def("best", [](nb::handle self) { return nb::cast<PythonPlan&>(self).best(self); })
+        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "kv"_a, nb::kw_only(), "timed"_a)
         .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a)
         .def("view", [](nb::handle self, int id) { return nb::cast<PythonPlan&>(self).view(self, id); })
         .def("timings", &PythonPlan::timings);

@@ -17,7 +17,11 @@ void attention_segment(const AttentionArgs&, int, int, int, int, int, float*);
 void attention_merge(const AttentionArgs&, int, int, int, int, const float*, int64_t, int);
 void embed(const PackedMatrix&, const int32_t*, float, RowBuffer, int, int);
 void add(RowBuffer, RowBuffer, int, int, int);
-int32_t argmax(const float*, int);
+bool is_finite(const float*, int64_t);
+void softcap(float*, int, float);
+BestLogit best_logit(const float*, int);
+double log_sum_exp(const float*, int);
+void top_logits(const float*, int, int, int32_t*);
 }  // namespace KVIST_ISA
 
 #define KVIST_NAME2(x) #x
@@ -41,7 +45,11 @@ const Kernels& table() {
         attention_merge,
         embed,
         add,
-        argmax,
+        is_finite,
+        softcap,
+        best_logit,
+        log_sum_exp,
+        top_logits,
     };
     return kernels;
 }

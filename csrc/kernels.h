@@ -63,6 +63,11 @@ struct RopeArgs {
     int32_t head_dim;
 };
 
+struct BestLogit {  // the largest of some logits and its index, the lowest on ties; -1 if one is not finite
+    float logit;
+    int32_t id;
+};
+
 constexpr int kSegment = 512;     // keys per softmax segment, at absolute positions
 constexpr int kQueryTokens = 16;  // tokens of a row per attention item
 
@@ -88,8 +93,13 @@ struct Kernels {
                             int64_t partial_floats, int num_segments);
     void (*embed)(const PackedMatrix& table, const int32_t* token_ids, float scale, RowBuffer x, int row_begin, int row_end);
     void (*add)(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end);  // x += y
-    // Index of the largest of row's first n logits, the lowest on ties; -1 if one is not finite.
-    int32_t (*argmax)(const float* logits, int n);
+    bool (*is_finite)(const float* x, int64_t width);
+    // logits = cap * tanh(logits / cap)
+    void (*softcap)(float* logits, int n, float cap);
+    BestLogit (*best_logit)(const float* logits, int n);
+    // Of finite logits: log(sum(e^x)); ids of the `count` <= n largest, the largest first, of equals the lowest first.
+    double (*log_sum_exp)(const float* logits, int n);
+    void (*top_logits)(const float* logits, int n, int count, int32_t* ids);
 };
 
 // Floats of a partial for `num_queries` queries: maximum, sum and weighted values of each.

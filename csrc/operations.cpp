@@ -195,6 +195,31 @@ class AttentionMerge : public Operation {
     std::shared_ptr<AttentionWork> work_;
 };
 
+// The best of each piece of a row, so that one row's logits are shared among threads.
+class BestLogits : public Operation {
+   public:
+    static constexpr int kPiece = 8192;
+
+    BestLogits(Plan& plan, RowBuffer logits, int n, float cap, std::shared_ptr<std::vector<BestLogit>> best)
+        : Operation("best_logits"), kernels_(plan.kernels), logits_(logits), n_(n), cap_(cap), best_(std::move(best)) {}
+    int prepare(const Step& step) override { return step.num_tokens * ceil_div(n_, kPiece); }
+    void run(const Step&, int item) const override {
+        const int num_pieces = ceil_div(n_, kPiece);
+        const int begin = item % num_pieces * kPiece, size = std::min(kPiece, n_ - begin);
+        float* logits = logits_.data + item / num_pieces * logits_.stride + begin;
+        if (cap_ > 0) kernels_.softcap(logits, size, cap_);
+        const BestLogit best = kernels_.best_logit(logits, size);
+        (*best_)[item] = {best.logit, best.id < 0 ? -1 : begin + best.id};
+    }
+
+   private:
+    const Kernels& kernels_;
+    RowBuffer logits_;
+    int n_;
+    float cap_;
+    std::shared_ptr<std::vector<BestLogit>> best_;
+};
+
 }  // namespace
 
 std::unique_ptr<Operation> make_embed(Plan& plan, PackedMatrix table, float scale, int out) {
@@ -282,6 +307,27 @@ void append_attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowB
     work->partials = plan.shared_floats(work->capacity);
     plan.append(std::make_unique<Attention>(plan, shape, q, out, num_threads, work));
     plan.append(std::make_unique<AttentionMerge>(plan, shape, q, out, work));
+}
+
+std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite) {
+    return per_rows("check_finite", plan, [=](const Kernels& k, const Step&, int begin, int end) {
+        for (int row = begin; row < end; row++) finite[row] = k.is_finite(x.data + row * x.stride, width);
+    });
+}
+
+void append_best_logits(Plan& plan, RowBuffer logits, int n, float cap, int32_t* best) {
+    const int num_pieces = ceil_div(n, BestLogits::kPiece);
+    auto pieces = std::make_shared<std::vector<BestLogit>>(static_cast<std::size_t>(plan.max_tokens) * num_pieces);
+    plan.append(std::make_unique<BestLogits>(plan, logits, n, cap, pieces));
+    plan.append(per_rows("best_logit", plan, [=](const Kernels&, const Step&, int begin, int end) {
+        for (int row = begin; row < end; row++) {
+            const BestLogit* of_row = pieces->data() + static_cast<std::size_t>(row) * num_pieces;
+            BestLogit top = of_row[0];
+            for (int i = 1; i < num_pieces && top.id >= 0; i++)
+                if (of_row[i].id < 0 || of_row[i].logit > top.logit) top = of_row[i];
+            best[row] = top.id;
+        }
+    }));
 }
 
 std::unique_ptr<Operation> make_gather(Plan& plan, RowBuffer x, int width, RowBuffer y) {

@@ -35,6 +35,11 @@ struct AttentionShape {
 std::unique_ptr<Operation> make_rope_write(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer k, RowBuffer v);
 // Appends the attention and, for long contexts of few requests, the merge of their segments.
 void append_attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out);
+// finite[row] = whether all of the row's `width` numbers are.
+std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite);
+// Caps the first n numbers of each row (cap 0: not at all), then best[row] = index of the largest, the lowest on ties; -1 if one
+// is not finite.
+void append_best_logits(Plan& plan, RowBuffer logits, int n, float cap, int32_t* best);
 // The first operation of a head: rows `logit_rows` of x, one after another.
 std::unique_ptr<Operation> make_gather(Plan& plan, RowBuffer x, int width, RowBuffer y);
 

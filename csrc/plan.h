@@ -59,6 +59,7 @@ class Plan {
     const int max_tokens;
     const int max_rows;
 
+    std::byte* allocate(std::size_t bytes);
     float* allocate_floats(std::size_t count);
     // One workspace for operations that do not run at the same time.
     float* shared_floats(std::size_t count);
@@ -69,7 +70,6 @@ class Plan {
         float* data;
         int width;
     };
-    std::byte* allocate(std::size_t bytes);
 
     std::shared_ptr<ThreadPool> pool_;
     std::vector<std::unique_ptr<std::byte[]>> memory_;

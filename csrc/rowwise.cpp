@@ -1,20 +1,17 @@
 // The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding, the write into
-// KV blocks, embedding and arg-max. Widths are multiples of 16 (weights are padded by the packer).
+// KV blocks and embedding. Widths are multiples of 16 (weights are padded by the packer).
 #include "kernels.h"
 #include "simd.h"
 
 #include <algorithm>
 
 namespace kvist::KVIST_ISA {
+
+bool is_finite(const float* x, int64_t width);
+
 namespace {
 
 constexpr int kMaxWidth = 65536;
-
-bool is_finite(const float* x, int64_t width) {
-    F16 poison = zero();  // 0 * x is 0, or NaN for what is not finite
-    for (int64_t i = 0; i < width; i += kLanes) poison = fma(load(x + i), zero(), poison);
-    return reduce_add(poison) == 0.0f;
-}
 
 // Quantize one row: per group of 32, scale = max |x| / 127 and q = round(x / scale). A row with a number that is not finite
 // becomes NaN as a whole, so that whatever is computed from it shows.
@@ -161,6 +158,12 @@ float weight_at(const PackedMatrix& w, int64_t n, int k) {
 
 }  // namespace
 
+bool is_finite(const float* x, int64_t width) {
+    F16 poison = zero();  // 0 * x is 0, or NaN for what is not finite
+    for (int64_t i = 0; i < width; i += kLanes) poison = fma(load(x + i), zero(), poison);
+    return reduce_add(poison) == 0.0f;
+}
+
 void quantize(RowBuffer x, QuantBuffer q, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++) quantize_row(x.data + row * x.stride, q, row);
 }
@@ -240,19 +243,6 @@ void add(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end) {
         const float* from = y.data + row * y.stride;
         for (int i = 0; i < width; i++) to[i] += from[i];
     }
-}
-
-int32_t argmax(const float* logits, int n) {
-    float top = -INFINITY;
-    int32_t best = -1;
-    for (int i = 0; i < n; i++) {
-        if (!std::isfinite(logits[i])) return -1;
-        if (logits[i] > top) {
-            top = logits[i];
-            best = i;
-        }
-    }
-    return best;
 }
 
 // y[row, n] (+)= dot(x[row], w[n]): 16 partial sums in lane order, then a fixed tree.

@@ -46,8 +46,8 @@ def linear(matrix: Matrix, x):
     plan.quantize(source, 0, rows)
     plan.linear([matrix.native()], [0], rows, out, accumulate=False)
     plan.view(source)[:] = x
-    empty = np.zeros((0, 3), np.int32), np.zeros((0, 0), np.int32)
-    plan.replay(*empty, np.zeros(len(x), np.int32), np.zeros(len(x), np.int32), np.zeros(1, np.uint8), timed=False)
+    empty = np.zeros((0, 4), np.int32), np.zeros(0, np.int32)
+    plan.replay(*empty, np.zeros(len(x), np.int32), np.zeros(1, np.uint8), timed=False)
     return plan.view(out)[:, : matrix.num_outputs]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvist.core.random_numbers import uniform
 from kvist.core.sampling_params import SamplingParams
+from kvist.execution.logits import NumpyLogits, NumpyRow
 from kvist.execution.sampler import Sampler, SamplingRow
 
 VOCAB = 12
@@ -31,7 +32,12 @@ def row(params: SamplingParams, *, prompt=(1, 2), output=(), seed=0, sample_inde
 
 
 def sample_one(logits, sampling_row, sampler=RAW):
-    return sampler.sample(np.array([logits], np.float32), [sampling_row])[0]
+    return sampler.sample(NumpyRow(np.array(logits, np.float32)), sampling_row)
+
+
+def sample_all(logits, sampling_rows, sampler=RAW):
+    tile = NumpyLogits(np.asarray(logits, np.float32), [True] * len(sampling_rows))
+    return [sampler.sample(tile[i], sampling_row) for i, sampling_row in enumerate(sampling_rows)]
 
 
 def oracle_logits(logits, r: SamplingRow) -> dict[int, float]:
@@ -129,7 +135,7 @@ def test_every_option_matches_the_oracle(logits, sampling_row):
 )
 def test_a_rows_result_does_not_depend_on_the_others(logits, rows):
     rows = rows[: len(logits)]
-    together = PROCESSED.sample(np.array(logits, np.float32), rows)
+    together = sample_all(logits, rows, PROCESSED)
     assert together == [sample_one(one, r, PROCESSED) for one, r in zip(logits, rows, strict=True)]
 
 
@@ -146,7 +152,7 @@ def test_draws_follow_the_distribution(params):
     logits = np.linspace(-2, 2, VOCAB)
     num_draws = 3000
     rows = [row(params, seed=11, sample_index=i) for i in range(num_draws)]
-    drawn = RAW.sample(np.tile(logits, (num_draws, 1)).astype(np.float32), rows)
+    drawn = sample_all(np.tile(logits, (num_draws, 1)), rows)
     expected = oracle_distribution(logits, rows[0])
     counts = np.bincount([sampled.token_id for sampled in drawn], minlength=VOCAB)
     assert set(np.flatnonzero(counts)) <= set(expected)
@@ -198,7 +204,7 @@ def test_logprobs_zero_returns_only_the_sampled_token():
 )
 def test_impossible_options_fail_their_row_alone(params, message):
     logits = np.zeros((2, VOCAB), np.float32)
-    failed, fine = RAW.sample(logits, [row(params), row(SamplingParams(temperature=0))])
+    failed, fine = sample_all(logits, [row(params), row(SamplingParams(temperature=0))])
     assert failed.token_id is None
     assert message in failed.error
     assert fine.token_id == 0
@@ -215,7 +221,7 @@ def test_min_tokens_bans_stops_only_until_enough_are_out():
 def test_scores_of_prompt_tokens_follow_the_logprobs_mode():
     logits = np.arange(VOCAB, dtype=np.float32)
     sampling_row = row(SamplingParams(temperature=2.0, prompt_logprobs=1))
-    raw, processed = (sampler.score(logits, sampling_row, 4, 1) for sampler in (RAW, PROCESSED))
+    raw, processed = (sampler.score(NumpyRow(logits), sampling_row, 4, 1) for sampler in (RAW, PROCESSED))
     assert raw.rank == processed.rank == VOCAB - 4
     assert processed.logprob == pytest.approx(4 / 2 - math.log(sum(math.exp(i / 2) for i in range(VOCAB))))
     assert raw.logprob == pytest.approx(4 - math.log(sum(math.exp(i) for i in range(VOCAB))))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvist.core.errors import InvalidRequestError
 from kvist.core.sampling_params import SamplingParams
+from kvist.execution.logits import LogitRow
 
 
 class RowHistory(Protocol):
@@ -45,7 +46,7 @@ def has_penalties(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
-def adjust_logits(logits: NDArray[np.float32], row: RowHistory) -> NDArray[np.float32]:
+def adjust_logits(logits: NDArray[np.floating], row: RowHistory) -> NDArray[np.floating]:
     """Bias, forbid and penalise, in the documented order. Returns a new row; -inf is forbidden.
 
     Raises InvalidRequestError if an option names a token outside the vocabulary.
@@ -70,7 +71,7 @@ def adjust_logits(logits: NDArray[np.float32], row: RowHistory) -> NDArray[np.fl
     return out
 
 
-def _penalise(logits: NDArray[np.float32], row: RowHistory) -> None:
+def _penalise(logits: NDArray[np.floating], row: RowHistory) -> None:
     """Repetition counts prompt and output, presence and frequency only the output, as the field does."""
     params = row.params
     history = np.asarray(row.token_ids, np.int64)
@@ -83,24 +84,26 @@ def _penalise(logits: NDArray[np.float32], row: RowHistory) -> None:
     logits[ids] -= frequency * counts.astype(np.float32) + presence
 
 
-def kept_probabilities(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
-    """Probabilities after temperature with top_k, top_p and min_p cut to zero. They need not add up to one.
+def kept_tokens(logits: LogitRow, params: SamplingParams) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
+    """Token ids in ascending order (None: the whole vocabulary) and their probabilities after temperature.
 
+    What top_k, top_p and min_p cut is left out or has 0. They need not add up to one.
     Raises InvalidRequestError if no token is left.
     """
-    best = logits.max()
+    ids, values = None, logits.values
+    if 0 < params.top_k < len(values):
+        best_ids, best_logits = logits.top(params.top_k)
+        order = best_ids.argsort()
+        ids, values = best_ids[order], best_logits[order]
+    best = values.max()
     if best == -np.inf:
         raise InvalidRequestError("the request's options forbid every token")
-    probabilities: NDArray[np.float64] = np.exp(
-        (logits.astype(np.float64) - best) / params.temperature
-    )  # the best one is 1
-    if 0 < params.top_k < len(probabilities):
-        probabilities = _keep_best(probabilities, params.top_k)
+    probabilities: NDArray[np.float64] = np.exp((values.astype(np.float64) - best) / params.temperature)  # the best: 1
     if params.top_p < 1.0:
         probabilities = _keep_best(probabilities, _nucleus_size(probabilities, params.top_p))
     if params.min_p > 0.0:
         probabilities[probabilities < params.min_p] = 0.0
-    return probabilities
+    return ids, probabilities
 
 
 def _nucleus_size(probabilities: NDArray[np.float64], top_p: float) -> int:
@@ -121,18 +124,7 @@ def _keep_best(probabilities: NDArray[np.float64], count: int) -> NDArray[np.flo
     return kept
 
 
-def best_ids(values: NDArray[np.floating], count: int) -> NDArray[np.int64]:
-    """Ids of the `count` largest values, largest first; equals by id, lowest first."""
-    count = min(count, len(values))
-    if count == 0:
-        return np.empty(0, np.int64)
-    threshold = np.partition(values, len(values) - count)[len(values) - count]
-    candidates = np.flatnonzero(values >= threshold)
-    order = np.argsort(-values[candidates], kind="stable")  # candidates ascend, so equals stay in id order
-    return candidates[order[:count]]
-
-
-def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.float32], param: str) -> NDArray[np.int64]:
+def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.floating], param: str) -> NDArray[np.int64]:
     array = np.asarray(ids, np.int64)
     outside = array[(array < 0) | (array >= len(logits))]
     if len(outside):

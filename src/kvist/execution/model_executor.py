@@ -6,18 +6,17 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from kvist.core.random_numbers import seed_for
 from kvist.core.request import RequestId, unpack_token_ids
 from kvist.core.step_plan import ScheduledRequestData, StepPlan
 from kvist.core.step_result import StepResult, TokenLogprobs
+from kvist.execution.logits import LogitRow, Logits
 from kvist.execution.runner import Runner
-from kvist.execution.sampler import Sampler, SamplingRow
+from kvist.execution.sampler import Sampler, SamplingRow, takes_best
 from kvist.execution.step_batch import StepBatch, build_batch
-
-Array = NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -27,7 +26,7 @@ class RequestTokens:
     data: ScheduledRequestData
     seed: int
     token_ids: array[int]  # prompt and output
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: array[int] = field(default_factory=lambda: array("i"))
 
     def row(self, num_tokens: int) -> SamplingRow:
         """What decides the token after the first `num_tokens`."""
@@ -41,8 +40,7 @@ class RequestTokens:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WantedLogits:
+class WantedLogits(msgspec.Struct, frozen=True, gc=False):
     """One row of logits to compute: for the plan row's next token, or to score the prompt token after `position`."""
 
     plan_row: int
@@ -108,8 +106,9 @@ class ModelExecutor:
                 unpack_token_ids(data.token_ids),
             )
         for edit in plan.table_edits:
-            self._requests[edit.request_id].block_ids[edit.first :] = edit.block_ids
-        self._runner.move(plan.block_moves)
+            self._requests[edit.request_id].block_ids[edit.first :] = array("i", edit.block_ids)
+        if plan.block_moves:
+            self._runner.move(plan.block_moves)
 
     def _compute(self, plan: StepPlan, result: StepResult) -> None:
         requests = [self._requests[request_id] for request_id in plan.request_ids]
@@ -118,14 +117,15 @@ class ModelExecutor:
         first_rows = [chunk.first_row - chunk.start for chunk in batch.chunks]
         logit_rows = np.array([first_rows[item.plan_row] + item.position for item in wanted], np.int64)
 
-        def take_logits(indices: range, logits: Array, finite: NDArray[np.bool_]) -> None:
-            with np.errstate(all="ignore"):  # temperatures may overflow logits, which the sampler looks for
-                self._take_logits([wanted[i] for i in indices], logits, finite, requests, result)
+        def take_logits(indices: range, logits: Logits) -> None:
+            self._take_logits(wanted[indices.start : indices.stop], logits, requests, result)
 
         finite_rows = self._runner.run(batch, logit_rows, take_logits)
-        for i, chunk in enumerate(batch.chunks):
-            if not finite_rows[chunk.rows].all():
-                self._fail(result, i, requests[i], "the model computed numbers that are not finite for this request")
+        if not finite_rows.all():
+            for i, chunk in enumerate(batch.chunks):
+                if not finite_rows[chunk.rows].all():
+                    message = "the model computed numbers that are not finite for this request"
+                    self._fail(result, i, requests[i], message)
         for request, sampled in zip(requests, result.sampled_token_ids, strict=True):
             request.token_ids.extend(sampled)
 
@@ -140,32 +140,39 @@ class ModelExecutor:
     def _take_logits(
         self,
         wanted: Sequence[WantedLogits],
-        logits: Array,
-        finite: NDArray[np.bool_],
+        logits: Logits,
         requests: Sequence[RequestTokens],
         result: StepResult,
     ) -> None:
         """Turn one tile of logits into sampled tokens and scores of prompt tokens."""
-        sampling = [i for i, item in enumerate(wanted) if item.is_sample and finite[i]]
-        rows = [requests[wanted[i].plan_row].row(wanted[i].position + 1) for i in sampling]
-        tile = logits if len(sampling) == len(logits) else logits[sampling]
-        for i, sampled in zip(sampling, self._sampler.sample(tile, rows), strict=True):
-            plan_row = wanted[i].plan_row
-            if sampled.token_id is None:
-                self._fail(result, plan_row, requests[plan_row], sampled.error or "")
+        best = logits.best
+        for i, (item, is_finite) in enumerate(zip(wanted, logits.is_finite, strict=True)):
+            if not is_finite:
                 continue
-            result.sampled_token_ids[plan_row] = (sampled.token_id,)
-            if sampled.logprobs is not None:
-                result.logprobs[plan_row] = [sampled.logprobs]
-        for i, item in enumerate(wanted):
-            if not item.is_sample and finite[i]:
-                score = self._score_prompt(logits[i], item, requests[item.plan_row])
-                result.prompt_logprobs.setdefault(item.plan_row, []).append(score)
+            plan_row, request = item.plan_row, requests[item.plan_row]
+            if not item.is_sample:
+                score = self._score_prompt(logits[i], item, request)
+                result.prompt_logprobs.setdefault(plan_row, []).append(score)
+            elif takes_best(request.data.sampling, item.position + 1 - request.data.num_prompt_tokens):
+                result.sampled_token_ids[plan_row] = (best[i],)
+            else:
+                self._sample(logits[i], item, request, result)
 
-    def _score_prompt(self, logits: Array, item: WantedLogits, request: RequestTokens) -> TokenLogprobs:
+    def _sample(self, logits: LogitRow, item: WantedLogits, request: RequestTokens, result: StepResult) -> None:
+        with np.errstate(all="ignore"):  # temperatures may overflow logits, which the sampler looks for
+            sampled = self._sampler.sample(logits, request.row(item.position + 1))
+        if sampled.token_id is None:
+            self._fail(result, item.plan_row, request, sampled.error or "")
+            return
+        result.sampled_token_ids[item.plan_row] = (sampled.token_id,)
+        if sampled.logprobs is not None:
+            result.logprobs[item.plan_row] = [sampled.logprobs]
+
+    def _score_prompt(self, logits: LogitRow, item: WantedLogits, request: RequestTokens) -> TokenLogprobs:
         row = request.row(item.position + 1)
         next_token = request.token_ids[item.position + 1]
-        return self._sampler.score(logits, row, next_token, request.data.sampling.prompt_logprobs or 0)
+        with np.errstate(all="ignore"):
+            return self._sampler.score(logits, row, next_token, request.data.sampling.prompt_logprobs or 0)
 
     @staticmethod
     def _fail(result: StepResult, plan_row: int, request: RequestTokens, message: str) -> None:

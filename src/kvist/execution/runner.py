@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvist.core.step_plan import BlockMove
+from kvist.execution.logits import Logits
 from kvist.execution.step_batch import StepBatch
 
-# Gets tiles of (indices into logit_rows, their logits, whether each row is finite), in order. The logits are only lent.
-TakeLogits = Callable[[range, NDArray[np.float32], NDArray[np.bool_]], None]
+# Gets tiles of (indices into logit_rows, their logits), in order. The logits are only lent.
+TakeLogits = Callable[[range, Logits], None]
 
 
 class Runner(Protocol):

@@ -17,7 +17,8 @@ from kvist.core.errors import InvalidRequestError
 from kvist.core.random_numbers import uniform
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_result import TokenLogprobs
-from kvist.execution.logit_adjustments import adjust_logits, best_ids, is_adjusted, kept_probabilities
+from kvist.execution.logit_adjustments import adjust_logits, has_penalties, is_adjusted, kept_tokens
+from kvist.execution.logits import LogitRow, NumpyRow
 
 GREEDY_BELOW = 1e-5  # a temperature this small is greedy
 
@@ -61,44 +62,54 @@ class Sampler:
     def __init__(self, *, processed_logprobs: bool) -> None:
         self._processed = processed_logprobs
 
-    def sample(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[Sampled]:
-        """Draw one token per row. logits: [num_rows, vocab_size], left as they are.
-
-        A row whose options leave no token, or name one outside the vocabulary, gets an error and no token.
-        """
-        best = logits.argmax(axis=1)  # the first of equals
-        return [self._sample_row(logits[i], row, int(best[i])) for i, row in enumerate(rows)]
-
-    def score(self, logits: NDArray[np.float32], row: SamplingRow, token_id: int, num_top: int) -> TokenLogprobs:
-        """Log-probabilities of a prompt's `token_id`, as if `row` had to choose it."""
-        if not self._processed:
-            return token_logprobs(logits, token_id, num_top)
-        return token_logprobs(self._processed_scores(logits, row), token_id, num_top)
-
-    def _sample_row(self, logits: NDArray[np.float32], row: SamplingRow, best: int) -> Sampled:
+    def sample(self, logits: LogitRow, row: SamplingRow) -> Sampled:
+        """Draw one token. A row whose options leave none, or name one outside the vocabulary, gets an error instead."""
         try:
-            adjusted = adjust_logits(logits, row) if is_adjusted(row) else logits
+            adjusted = NumpyRow(adjust_logits(logits.values, row)) if is_adjusted(row) else logits
             if row.is_greedy:
-                token_id = best if adjusted is logits else int(adjusted.argmax())
-                if adjusted[token_id] == -np.inf:
+                token_id = adjusted.best
+                if adjusted.values[token_id] == -np.inf:
                     raise InvalidRequestError("the request's options forbid every token")
             else:
-                probabilities = kept_probabilities(adjusted, row.params)
-                token_id = draw(probabilities, uniform(row.seed, row.sample_index, row.output_position))
+                ids, probabilities = kept_tokens(adjusted, row.params)
+                drawn = draw(probabilities, uniform(row.seed, row.sample_index, row.output_position))
+                token_id = drawn if ids is None else int(ids[drawn])
             if row.params.logprobs is None:
                 return Sampled(token_id)
-            scores = self._processed_scores(logits, row) if self._processed else logits
+            scores = _processed_scores(adjusted, row) if self._processed else logits
             return Sampled(token_id, token_logprobs(scores, token_id, row.params.logprobs))
         except InvalidRequestError as error:
             return Sampled(None, error=str(error))
 
-    @staticmethod
-    def _processed_scores(logits: NDArray[np.float32], row: SamplingRow) -> NDArray[np.floating]:
-        adjusted = adjust_logits(logits, row) if is_adjusted(row) else logits
-        if row.is_greedy:
-            return adjusted
-        with np.errstate(divide="ignore"):  # log 0 of a token that was cut is the -inf it should be
-            return np.log(kept_probabilities(adjusted, row.params))
+    def score(self, logits: LogitRow, row: SamplingRow, token_id: int, num_top: int) -> TokenLogprobs:
+        """Log-probabilities of a prompt's `token_id`, as if `row` had to choose it."""
+        if not self._processed:
+            return token_logprobs(logits, token_id, num_top)
+        adjusted = NumpyRow(adjust_logits(logits.values, row)) if is_adjusted(row) else logits
+        return token_logprobs(_processed_scores(adjusted, row), token_id, num_top)
+
+
+def takes_best(params: SamplingParams, output_position: int) -> bool:
+    """Whether the token is the largest logit's, whatever else the row holds, and nobody asked for log-probabilities."""
+    return (
+        params.temperature < GREEDY_BELOW
+        and params.logprobs is None
+        and not params.logit_bias
+        and params.allowed_token_ids is None
+        and output_position >= params.min_tokens
+        and not has_penalties(params)
+    )
+
+
+def _processed_scores(adjusted: LogitRow, row: SamplingRow) -> LogitRow:
+    """Logarithms of what the row's token is drawn from; -inf for what was cut."""
+    if row.is_greedy:
+        return adjusted
+    ids, probabilities = kept_tokens(adjusted, row.params)
+    scores = np.full(len(adjusted.values), -np.inf)
+    with np.errstate(divide="ignore"):  # log 0 of a token that was cut is the -inf it should be
+        scores[slice(None) if ids is None else ids] = np.log(probabilities)
+    return NumpyRow(scores)
 
 
 def draw(probabilities: NDArray[np.float64], u: float) -> int:
@@ -107,16 +118,15 @@ def draw(probabilities: NDArray[np.float64], u: float) -> int:
     return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 
 
-def token_logprobs(scores: NDArray[np.floating], token_id: int, num_top: int) -> TokenLogprobs:
+def token_logprobs(scores: LogitRow, token_id: int, num_top: int) -> TokenLogprobs:
     """Natural-log probabilities from one row of logits; tokens that cannot occur are left out of the best."""
-    logits = scores.astype(np.float64)
-    logits -= logits.max()
-    logprobs = logits - np.log(np.exp(logits).sum())
-    top = [int(i) for i in best_ids(logprobs, num_top) if logprobs[i] > -np.inf]
+    total, values = scores.log_sum_exp(), scores.values
+    ids, logits = scores.top(num_top)
+    possible = logits > -np.inf
     return TokenLogprobs(
         token_id=token_id,
-        logprob=float(logprobs[token_id]),
-        rank=1 + int(np.count_nonzero(logprobs > logprobs[token_id])),
-        top_token_ids=top,
-        top_logprobs=[float(logprobs[i]) for i in top],
+        logprob=float(values[token_id]) - total,
+        rank=1 + int(np.count_nonzero(values > values[token_id])),
+        top_token_ids=ids[possible].tolist(),
+        top_logprobs=(logits[possible].astype(np.float64) - total).tolist(),
     )

@@ -227,6 +227,8 @@ class PlanRecorder:
         out = self._rows(self._head, "logits", matrix.padded_outputs)
         normed = Normed(gathered, x.weight, x.eps, None)
         self._product(self._head, Product(normed, matrix, None), out.buffer, 0, accumulate=False)
+        self._head.best_logits(out.buffer, matrix.num_outputs, softcap or 0.0)
+        self._body.check_finite(x.x.buffer, x.x.width)
         self.logits_buffer = out.buffer
 
     # ---- emission -----------------------------------------------------------------------------------------------

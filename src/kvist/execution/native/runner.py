@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,26 +83,28 @@ class NativeRunner:
         self._head = _native.Plan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
         recorder = PlanRecorder(spec, self._body, self._head, kv_dtype=self._dtype, block_size=self.block_size)
         self._model.architecture.forward(spec, recorder, self._weights)
-        self._residual = self._body.view(recorder.residual_buffer)[:, : spec.hidden_size]
+        self._finite = self._body.finite().view(np.bool_)
         self._logits = self._head.view(recorder.logits_buffer)[:, : spec.vocab_size]
+        self._best = self._head.best()
 
     def run(
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
     ) -> NDArray[np.bool_]:
         """As Runner.run. timed: add up each operation's time, see `timings`."""
-        token_ids = batch.token_ids.astype(np.int32)
-        outside = (token_ids < 0) | (token_ids >= self._model.spec.vocab_size)
-        if outside.any():  # the edge refuses them; here they would be reads of foreign memory
-            raise IndexError(f"token {token_ids[outside][0]} is not in the vocabulary")
+        token_ids = np.frombuffer(batch.token_ids, np.int32)
+        if (token_ids.view(np.uint32) >= self._model.spec.vocab_size).any():
+            # The edge refuses them; here they would be reads of foreign memory.
+            raise IndexError(f"not all of the step's tokens are in the vocabulary: {token_ids.max()}")
         rows, tables = self._rows_of(batch)
-        self._body.replay(rows, tables, token_ids, batch.positions.astype(np.int32), self._kv.data, timed=timed)
-        finite = np.asarray(np.isfinite(self._residual[: len(token_ids)]).all(axis=1))
+        self._body.replay(rows, tables, token_ids, self._kv.data, timed=timed)
+        finite = self._finite[: batch.num_tokens].copy()
         for first in range(0, len(logit_rows), self._logit_rows):
-            some = logit_rows[first : first + self._logit_rows]
-            self._head.replay_head(some.astype(np.int32), timed=timed)
-            logits = self._logits[: len(some)]
-            finite[some] &= np.isfinite(logits.max(axis=1)) & np.isfinite(logits.min(axis=1))
-            take_logits(range(first, first + len(some)), logits, finite[some])
+            some = logit_rows[first : first + self._logit_rows].astype(np.int32)
+            self._head.replay_head(some, timed=timed)
+            finite[some] &= self._best[: len(some)] >= 0
+            best: list[int] = self._best[: len(some)].tolist()
+            logits = NativeLogits(self._head, self._logits, best, finite[some].tolist())
+            take_logits(range(first, first + len(some)), logits)
         return finite
 
     def timings(self) -> list[tuple[str, float]]:
@@ -111,19 +115,52 @@ class NativeRunner:
         self._kv.move(moves)
 
     def close(self) -> None:
-        del self._body, self._head, self._residual, self._logits, self._weights, self._kv, self._pool
+        del self._body, self._head, self._finite, self._logits, self._best, self._weights, self._kv, self._pool
 
     def _rows_of(self, batch: StepBatch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """[rows, 3] of start, number of tokens and first batch row; block tables, one a row, filled up with 0."""
-        tables = [chunk.block_ids for chunk in batch.chunks]
+        """[rows, 4] of start, number of tokens, first batch row, and where the block table begins; all tables."""
+        rows, tables = array("i"), array("i")
+        for chunk in batch.chunks:
+            rows.extend((chunk.start, chunk.num_tokens, chunk.first_row, len(tables)))
+            tables.extend(chunk.block_ids)
         next_block = self.num_blocks
         for chunk in batch.padding:
+            rows.extend((0, chunk.num_tokens, chunk.first_row, len(tables)))
             num_blocks = -(-chunk.num_tokens // self.block_size)
-            tables.append(np.arange(next_block, next_block + num_blocks))
+            tables.extend(range(next_block, next_block + num_blocks))
             next_block += num_blocks
         assert next_block <= self.num_blocks + self._num_scratch_blocks, "more padding than the runner was made for"
-        packed = np.zeros((len(tables), max(map(len, tables))), np.int32)
-        for row, table in zip(packed, tables, strict=True):
-            row[: len(table)] = table
-        chunks = (*batch.chunks, *batch.padding)
-        return np.array([(c.start, c.num_tokens, c.first_row) for c in chunks], np.int32), packed
+        return np.frombuffer(rows, np.int32).reshape(-1, 4), np.frombuffer(tables, np.int32)
+
+
+class NativeLogits:
+    """See execution.logits.Logits: rows of the head's buffer, looked through by kernels."""
+
+    def __init__(
+        self, head: _native.Plan, values: NDArray[np.float32], best: Sequence[int], is_finite: Sequence[bool]
+    ) -> None:
+        self._head = head
+        self._values = values
+        self.best = best
+        self.is_finite = is_finite
+
+    def __getitem__(self, index: int) -> NativeRow:
+        return NativeRow(self._head, index, self._values[index], self.best[index])
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRow:
+    """See execution.logits.LogitRow."""
+
+    head: _native.Plan
+    index: int
+    values: NDArray[np.float32]
+    best: int
+
+    def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids = np.empty(min(count, len(self.values)), np.int32)
+        self.head.top_logits(self.index, ids)
+        return ids.astype(np.int64), self.values[ids]
+
+    def log_sum_exp(self) -> float:
+        return self.head.log_sum_exp(self.index)

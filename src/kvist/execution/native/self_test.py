@@ -81,12 +81,11 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
     plan.view(results["attention"] - 1)[:num_tokens] = random.standard_normal((num_tokens, WIDTH), np.float32)
     # Two requests, the first with one token; blocks of one layer, in reverse order.
     sizes = [size for size in (min(num_tokens, 1), num_tokens - 1) if size > 0]
-    rows = np.array([(0, size, first) for first, size in enumerate(sizes)], np.int32).reshape(-1, 3)
     num_blocks = -(-num_tokens // BLOCK_SIZE)
-    tables = np.arange(2 * num_blocks, dtype=np.int32)[::-1].reshape(2, -1)[: len(rows)].copy()
+    rows = np.array([(0, size, i, i * num_blocks) for i, size in enumerate(sizes)], np.int32).reshape(-1, 4)
+    tables = np.arange(2 * num_blocks, dtype=np.int32)[::-1].copy()
     kv = np.zeros(2 * num_blocks * _block_bytes() or 1, np.uint8)
-    positions = np.concatenate([np.arange(size) for size in (0, *sizes)]).astype(np.int32)
-    plan.replay(rows, tables, np.zeros(num_tokens, np.int32), positions, kv, timed=False)
+    plan.replay(rows, tables, np.zeros(num_tokens, np.int32), kv, timed=False)
     widths = dict.fromkeys(results, NUM_OUTPUTS) | {"attention": NUM_Q_HEADS * HEAD_DIM}
     return {name: plan.view(buffer)[:num_tokens, : widths[name]].copy() for name, buffer in results.items()}
 

@@ -45,10 +45,10 @@ class NumpyOperations:
         self._logit_rows = logit_rows
         self._take_logits = take_logits
         self._rotations: dict[LayerSpec, tuple[Array, Array]] = {}
-        self.finite_rows: NDArray[np.bool_] = np.ones(len(batch.token_ids), np.bool_)
+        self.finite_rows: NDArray[np.bool_] = np.ones(batch.num_tokens, np.bool_)
 
     def embed(self, table: Array, *, scale: float) -> Array:
-        rows: Array = table[self._batch.token_ids]
+        rows: Array = table[np.array(self._batch.token_ids)]
         return rows if scale == 1.0 else rows * np.float32(scale)
 
     def rms_norm(self, x: Array, weight: Array, *, eps: float, head_dim: int | None = None) -> Array:
@@ -110,7 +110,8 @@ class NumpyOperations:
         for chunk in batch.chunks:
             first_block = self._first_visible_block(chunk, layer.sliding_window)
             first_key = first_block * self._kv.block_size
-            seen_keys, seen_values = self._kv.read(layer_index, chunk.block_ids[first_block:])
+            blocks = np.array(chunk.block_ids[first_block : -(-chunk.end // self._kv.block_size)], np.int64)
+            seen_keys, seen_values = self._kv.read(layer_index, blocks)
             num_keys = chunk.end - first_key
             out[chunk.rows] = attend(
                 queries[chunk.rows],

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kvist.core.step_plan import BlockMove
 from kvist.execution.kv_storage import KVStorage
+from kvist.execution.logits import NumpyLogits
 from kvist.execution.reference.operations import NumpyOperations
 from kvist.execution.runner import TakeLogits
 from kvist.execution.step_batch import StepBatch
@@ -38,7 +39,8 @@ class NumpyRunner:
 
     def run(self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits) -> NDArray[np.bool_]:
         def take(indices: range, logits: Array) -> None:
-            take_logits(indices, logits, operations.finite_rows[logit_rows[indices.start : indices.stop]])
+            finite = operations.finite_rows[logit_rows[indices.start : indices.stop]]
+            take_logits(indices, NumpyLogits(logits, finite.tolist()))
 
         operations = NumpyOperations(batch, self._kv, self._products, logit_rows, take)
         # Numbers that overflow are looked for at the end.
