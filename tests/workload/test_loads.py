@@ -54,7 +54,8 @@ def test_another_seed_gives_other_lengths_and_other_texts():
 def test_chat_has_the_lengths_and_the_rate_it_states():
     records = records_of("chat")
     lengths = count_prompt_tokens(records)
-    assert 16 <= min(lengths) and max(lengths) <= 1500
+    assert min(lengths) >= 16
+    assert max(lengths) <= 1500
     assert median(lengths) == pytest.approx(220, rel=0.15)
     assert fmean(lengths) == pytest.approx(300, rel=0.15)
     assert len(records) / records[-1].arrival_s == pytest.approx(0.7 * 5.0, rel=0.2)
