@@ -99,6 +99,12 @@ class PythonPlan {
         keep(w);
         plan_.append(make_linear_dense(plan_, w.matrix(), plan_.buffer(x, x_column), plan_.buffer(out, column), accumulate));
     }
+    void gated_linear(const Weight& gate, const Weight& up, int x, int kind, int out) {
+        if (gate.n != up.n || gate.n % kGroup)
+            throw std::invalid_argument("gate and up must have as many outputs, in whole groups");
+        keep(gate), keep(up);
+        plan_.append(make_gated_linear(plan_, gate.matrix(), up.matrix(), x, static_cast<Activation>(kind), out));
+    }
     void gated_quantize(int x, int gate_column, int up_column, int kind, int q) {
         plan_.append(make_gated_quantize(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column),
                                          static_cast<Activation>(kind), q));
@@ -109,15 +115,16 @@ class PythonPlan {
     }
     void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
 
-    void attention(int qkv, int q_column, int k_column, int v_column, int out, int64_t block_bytes, int64_t k_offset,
-                   int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads, int head_dim, int window,
-                   float scale, float softcap, int rope_table) {
+    // quantized: also gets what is attended; -1: nobody asks for it.
+    void attention(int qkv, int q_column, int k_column, int v_column, int out, int quantized, int64_t block_bytes,
+                   int64_t k_offset, int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads,
+                   int head_dim, int window, float scale, float softcap, int rope_table) {
         const AttentionShape shape = {block_bytes, k_offset,    v_offset,     static_cast<KVType>(kv_type),
                                       block_size,  num_q_heads, num_kv_heads, head_dim,
                                       window,      scale,       softcap,      rope_tables_.at(rope_table)};
-        plan_.append(make_rope_write(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column),
-                                     plan_.buffer(qkv, v_column)));
-        append_attention(plan_, shape, plan_.buffer(qkv, q_column), plan_.buffer(out));
+        const AttentionRows rows = {plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column), plan_.buffer(qkv, v_column),
+                                    plan_.buffer(out), quantized < 0 ? QuantBuffer{} : plan_.quantized(quantized)};
+        append_attention(plan_, shape, rows);
     }
     // x: a quantized buffer where gate and up are quantized, else a buffer of float rows.
     void mixture(int x, int scores, const std::vector<Weight*>& gate, const std::vector<Weight*>& up,
@@ -289,6 +296,7 @@ NB_MODULE(_native, m) {
         .def("linear", &PythonPlan::linear, "weights"_a, "columns"_a, "x"_a, "out"_a, nb::kw_only(), "accumulate"_a)
         .def("linear_dense", &PythonPlan::linear_dense, "weight"_a, "x"_a, "x_column"_a, "out"_a, "column"_a, nb::kw_only(),
              "accumulate"_a)
+        .def("gated_linear", &PythonPlan::gated_linear)
         .def("gated_quantize", &PythonPlan::gated_quantize)
         .def("gated", &PythonPlan::gated)
         .def("add", &PythonPlan::add)

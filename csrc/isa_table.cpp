@@ -11,7 +11,9 @@ void rms_norm_quantize(RowBuffer, const float*, float, QuantBuffer, int, int);
 void gated(RowBuffer, RowBuffer, Activation, int, RowBuffer, int, int);
 void gated_quantize(RowBuffer, RowBuffer, Activation, QuantBuffer, int, int);
 void rope(RowBuffer, const RopeArgs&, int, int, int);
-void write_kv(const KVLayout&, const StepRow&, RowBuffer, RowBuffer, int, int);
+void quantize_groups(RowBuffer, QuantBuffer, int, int, int, int);
+void gated_quantize_groups(RowBuffer, RowBuffer, Activation, QuantBuffer, int, int, int, int);
+void write_kv(const KVLayout&, const StepRow&, RowBuffer, RowBuffer, int, int, int, int);
 void attention(const AttentionArgs&, int, int, int, int);
 void attention_segment(const AttentionArgs&, int, int, int, int, int, float*);
 void attention_merge(const AttentionArgs&, int, int, int, int, const float*, int64_t, int);
@@ -36,6 +38,8 @@ const Kernels& table() {
         quantize,
         rms_norm,
         rms_norm_quantize,
+        quantize_groups,
+        gated_quantize_groups,
         gated,
         gated_quantize,
         rope,

@@ -80,10 +80,17 @@ struct Kernels {
     // y = x / rms(x) * w, per row of `width` or per head of `width` within rows; y may be x
     void (*rms_norm)(RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y, int row_begin, int row_end);
     void (*rms_norm_quantize)(RowBuffer x, const float* w, float eps, QuantBuffer q, int row_begin, int row_end);
+    // The same for groups [group_begin, group_end) of each row; a group that is not finite is NaN for itself.
+    void (*quantize_groups)(RowBuffer x, QuantBuffer q, int group_begin, int group_end, int row_begin, int row_end);
+    // activation(gate) * up, quantized, for groups [group_begin, group_end); gate and up begin at that group of row_begin.
+    void (*gated_quantize_groups)(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int group_begin, int group_end,
+                                  int row_begin, int row_end);
     void (*gated)(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end);
     void (*gated_quantize)(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int row_begin, int row_end);
     void (*rope)(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end);
-    void (*write_kv)(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int token_begin, int token_end);
+    // Writes KV heads [head_begin, head_end) of tokens [token_begin, token_end).
+    void (*write_kv)(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end,
+                     int token_begin, int token_end);
     // Attends tokens [token_begin, token_end) of `row` for one KV head over all their segments.
     void (*attention)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end);
     // One segment of the same, its result left in `partial`; attention_merge adds them up left to right, same bits.

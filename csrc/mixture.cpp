@@ -40,7 +40,7 @@ class Route : public Operation {
         }
         return 0;
     }
-    void run(const Step&, int) const override {}
+    void run(const Step&, int, int) const override {}
 
    private:
     void choose(int token) {
@@ -81,8 +81,8 @@ class PerSlots : public Operation {
         num_slots_ = step.num_tokens * routing_->per_token;
         return ceil_div(num_slots_, kSlotsPerItem);
     }
-    void run(const Step&, int item) const override {
-        fn_(*routing_, item * kSlotsPerItem, std::min((item + 1) * kSlotsPerItem, num_slots_));
+    void run(const Step&, int begin, int end) const override {
+        fn_(*routing_, begin * kSlotsPerItem, std::min(end * kSlotsPerItem, num_slots_));
     }
 
    private:
@@ -108,7 +108,12 @@ class ExpertLinear : public Operation {
         pieces_per_expert_ = ceil_div(ceil_div(experts[0].n, kTile), kTilesPerItem);
     }
     int prepare(const Step&) override { return pieces_per_expert_ * routing_->num_experts; }
-    void run(const Step&, int item) const override {
+    void run(const Step&, int begin, int end) const override {
+        for (int item = begin; item < end; item++) run_piece(item);
+    }
+
+   private:
+    void run_piece(int item) const {
         const int expert = item / pieces_per_expert_, tile = item % pieces_per_expert_ * kTilesPerItem;
         const int begin = routing_->first_slot[expert], end = routing_->first_slot[expert + 1];
         if (begin == end) return;
@@ -119,7 +124,6 @@ class ExpertLinear : public Operation {
                               false, tile * kTile, std::min(tile_end * kTile, a.w.n), end - begin);
     }
 
-   private:
     const Kernels& kernels_;
     std::shared_ptr<Routing> routing_;
     std::vector<LinearArgs> args_;

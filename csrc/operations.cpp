@@ -11,15 +11,18 @@ constexpr int kRowsPerItem = 4;  // for operations that take well under a micros
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+LinearArgs linear_args(PackedMatrix w, QuantBuffer x, RowBuffer y, bool accumulate) {
+    return {w, {x.q, x.scale, x.scaled_sum, x.sum16, x.k}, y.data, y.stride, accumulate};
+}
+
 // An operation over rows: Fn(kernels, step, row_begin, row_end).
 template <class Fn>
 class PerRows : public Operation {
    public:
     PerRows(std::string name, Plan& plan, Fn fn) : Operation(std::move(name)), kernels_(plan.kernels), fn_(std::move(fn)) {}
     int prepare(const Step& step) override { return ceil_div(step.num_tokens, kRowsPerItem); }
-    void run(const Step& step, int item) const override {
-        const int begin = item * kRowsPerItem;
-        fn_(kernels_, step, begin, std::min(begin + kRowsPerItem, step.num_tokens));
+    void run(const Step& step, int begin, int end) const override {
+        fn_(kernels_, step, begin * kRowsPerItem, std::min(end * kRowsPerItem, step.num_tokens));
     }
 
    private:
@@ -32,40 +35,97 @@ std::unique_ptr<Operation> per_rows(std::string name, Plan& plan, Fn fn) {
     return std::make_unique<PerRows<Fn>>(std::move(name), plan, std::move(fn));
 }
 
-// Tiles are handed out a few at a time (so that an item streams tens of kilobytes of weights), rows in runs that keep their
-// activations in the first-level cache while a tile's weights pass.
+constexpr int kRowRun = 64;    // rows whose activations stay in the first-level cache while a tile's weights pass
+constexpr int kManyRows = 16;  // from here on a tile is expanded once for all rows: several tiles make an item
+
+// Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.
 class Linear : public Operation {
    public:
-    static constexpr int kTilesPerItem = 4;
-    static constexpr int kRowRun = 64;
+    static constexpr int kTilesPerItem = 4;  // where there are many rows
 
-    Linear(Plan& plan, std::vector<LinearPart> parts, int quantized, int out, bool accumulate)
-        : Operation("linear"), kernels_(plan.kernels), parts_(std::move(parts)) {
+    Linear(Plan& plan, const std::vector<LinearPart>& parts, int quantized, int out, bool accumulate)
+        : Operation("linear"), kernels_(plan.kernels) {
         const QuantBuffer q = plan.quantized(quantized);
-        for (const auto& part : parts_) {
+        for (const auto& part : parts) {
             const RowBuffer y = plan.buffer(out, part.column);
-            args_.push_back({part.w, {q.q, q.scale, q.scaled_sum, q.sum16, q.k}, y.data, y.stride, accumulate});
-            for (int tile = 0; tile < ceil_div(part.w.n, kTile); tile += kTilesPerItem)
-                pieces_.push_back(
-                    {static_cast<int>(args_.size()) - 1, tile, std::min(tile + kTilesPerItem, ceil_div(part.w.n, kTile))});
+            parts_.push_back({linear_args(part.w, q, y, accumulate), num_tiles_});
+            num_tiles_ += ceil_div(part.w.n, kTile);
         }
     }
-    int prepare(const Step& step) override { return static_cast<int>(pieces_.size()) * ceil_div(step.num_tokens, kRowRun); }
-    void run(const Step& step, int item) const override {
-        const int num_pieces = static_cast<int>(pieces_.size());
-        const Piece& piece = pieces_[item % num_pieces];
-        const int row = item / num_pieces * kRowRun;
-        kernels_.linear(args_[piece.part], piece.tile_begin, piece.tile_end, row, std::min(row + kRowRun, step.num_tokens));
+    int prepare(const Step& step) override {
+        tiles_per_item_ = step.num_tokens < kManyRows ? 1 : kTilesPerItem;
+        return ceil_div(num_tiles_, tiles_per_item_) * ceil_div(step.num_tokens, kRowRun);
+    }
+    void run(const Step& step, int begin, int end) const override {
+        const int items_per_run = ceil_div(num_tiles_, tiles_per_item_);
+        while (begin < end) {
+            const int first_item = begin / items_per_run * items_per_run, stop = std::min(end, first_item + items_per_run);
+            const int row = begin / items_per_run * kRowRun;
+            run_tiles((begin - first_item) * tiles_per_item_, std::min((stop - first_item) * tiles_per_item_, num_tiles_), row,
+                      std::min(row + kRowRun, step.num_tokens));
+            begin = stop;
+        }
     }
 
    private:
-    struct Piece {
-        int part, tile_begin, tile_end;
+    struct Part {
+        LinearArgs args;
+        int first_tile;
     };
+    void run_tiles(int begin, int end, int row, int row_end) const {
+        for (std::size_t i = 0; i < parts_.size(); i++) {
+            const int first = parts_[i].first_tile, last = i + 1 < parts_.size() ? parts_[i + 1].first_tile : num_tiles_;
+            const int from = std::max(begin, first), to = std::min(end, last);
+            if (from < to) kernels_.linear(parts_[i].args, from - first, to - first, row, row_end);
+        }
+    }
+
     const Kernels& kernels_;
-    std::vector<LinearPart> parts_;
-    std::vector<LinearArgs> args_;
-    std::vector<Piece> pieces_;
+    std::vector<Part> parts_;
+    int num_tiles_ = 0;
+    int tiles_per_item_ = 1;
+};
+
+// Two linears of one input, and what follows them: y = quantized(activation(gate) * up). An item is groups of outputs, which
+// need nothing of the others: a row with a number that is not finite has a group whose scale is NaN.
+class GatedLinear : public Operation {
+   public:
+    static constexpr int kTilesPerGroup = kGroup / kTile;
+    static constexpr int kGroupsPerItem = 2;  // where there are many rows
+
+    GatedLinear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind, int out)
+        : Operation("gated_linear"), kernels_(plan.kernels), x_(plan.quantized(quantized)), gate_(gate), up_(up), kind_(kind),
+          out_(plan.quantized(out)) {}
+    int prepare(const Step& step) override {
+        groups_per_item_ = step.num_tokens < kManyRows ? 1 : kGroupsPerItem;
+        return ceil_div(num_groups(), groups_per_item_) * ceil_div(step.num_tokens, kRowRun);
+    }
+    void run(const Step& step, int begin, int end) const override {
+        const int items_per_run = ceil_div(num_groups(), groups_per_item_);
+        for (int item = begin; item < end; item++) {
+            const int group = item % items_per_run * groups_per_item_, row = item / items_per_run * kRowRun;
+            run_groups(group, std::min(group + groups_per_item_, num_groups()), row, std::min(row + kRowRun, step.num_tokens));
+        }
+    }
+
+   private:
+    int num_groups() const { return gate_.n / kGroup; }
+    void run_groups(int group, int group_end, int row, int row_end) const {
+        constexpr int kStride = kGroupsPerItem * kGroup;
+        alignas(64) float gate[kRowRun * kStride], up[kRowRun * kStride];
+        const int tile = group * kTilesPerGroup, tile_end = group_end * kTilesPerGroup;
+        const int64_t before = int64_t{row} * kStride + tile * kTile;  // the kernel counts rows and outputs from 0
+        kernels_.linear(linear_args(gate_, x_, {gate - before, kStride}, false), tile, tile_end, row, row_end);
+        kernels_.linear(linear_args(up_, x_, {up - before, kStride}, false), tile, tile_end, row, row_end);
+        kernels_.gated_quantize_groups({gate, kStride}, {up, kStride}, kind_, out_, group, group_end, row, row_end);
+    }
+
+    const Kernels& kernels_;
+    QuantBuffer x_;
+    PackedMatrix gate_, up_;
+    Activation kind_;
+    QuantBuffer out_;
+    int groups_per_item_ = 1;
 };
 
 class LinearDense : public Operation {
@@ -75,9 +135,9 @@ class LinearDense : public Operation {
     LinearDense(Plan& plan, PackedMatrix w, RowBuffer x, RowBuffer y, bool accumulate)
         : Operation("linear_dense"), kernels_(plan.kernels), w_(w), x_(x), y_(y), accumulate_(accumulate) {}
     int prepare(const Step& step) override { return step.num_tokens ? ceil_div(w_.n, kOutputsPerItem) : 0; }
-    void run(const Step& step, int item) const override {
-        const int begin = item * kOutputsPerItem;
-        kernels_.linear_dense(w_, x_, y_, accumulate_, begin, std::min(begin + kOutputsPerItem, w_.n), step.num_tokens);
+    void run(const Step& step, int begin, int end) const override {
+        kernels_.linear_dense(w_, x_, y_, accumulate_, begin * kOutputsPerItem, std::min(end * kOutputsPerItem, w_.n),
+                              step.num_tokens);
     }
 
    private:
@@ -101,98 +161,166 @@ KVLayout layout_of(const AttentionShape& s, uint8_t* base) {
     return {base, s.block_bytes, s.k_offset, s.v_offset, s.type, s.block_size, s.num_kv_heads, s.head_dim};
 }
 
-// What attention and its merge share: the items of the current step.
+// Rotates q and k of batch rows [begin, end) and writes k and v to their blocks, for KV heads [head, head_end).
+void rope_and_write(const Kernels& kernels, const AttentionShape& s, const AttentionRows& r, const Step& step, int begin,
+                    int end, int head, int head_end) {
+    const RopeArgs rope = {s.cos_sin, s.head_dim};
+    const int group = s.num_q_heads / s.num_kv_heads;
+    const auto from = [&](RowBuffer x, int first) { return RowBuffer{x.data + int64_t{first} * s.head_dim, x.stride}; };
+    kernels.rope(from(r.q, head * group), rope, (head_end - head) * group, begin, end);
+    kernels.rope(from(r.k, head), rope, head_end - head, begin, end);
+    const KVLayout kv = layout_of(s, step.kv_base);
+    for (int token = begin; token < end;) {
+        const StepRow& row = step.rows[row_of_token(step, token)];
+        const int stop = std::min(end, row.first_row + row.num_tokens);
+        kernels.write_kv(kv, row, r.k, r.v, head, head_end, token - row.first_row, stop - row.first_row);
+        token = stop;
+    }
+}
+
+// What the operations of one attention share: its work in the current step.
 struct AttentionWork {
     struct Item {
         int row, kv_head, token_begin, token_end;
         int segment;      // -1: all segments at once
+        bool writes;      // rotates and writes its own tokens first, for nobody else reads them
         int64_t partial;  // offset of the partial's floats
     };
     struct Merge {
         int row, kv_head, token_begin, token_end, num_segments;
         int64_t partial, floats;
     };
+    std::vector<int> written;  // batch rows that are rotated and written before any item runs
     std::vector<Item> items;
     std::vector<Merge> merges;
     float* partials = nullptr;
     int64_t capacity = 0;  // floats
 };
 
-AttentionArgs attention_args(const AttentionShape& s, const Step& step, RowBuffer q, RowBuffer out) {
-    return {
-        layout_of(s, step.kv_base), step.rows, q, out, s.num_q_heads / s.num_kv_heads, s.window, s.scale, s.softcap, nullptr};
-}
-
-class Attention : public Operation {
+class AttentionOperation : public Operation {
    public:
-    Attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out, int num_threads,
-              std::shared_ptr<AttentionWork> work)
-        : Operation("attention"), kernels_(plan.kernels), shape_(shape), q_(q), out_(out), num_threads_(num_threads),
-          work_(std::move(work)) {}
+    AttentionOperation(const char* name, Plan& plan, const AttentionShape& shape, const AttentionRows& rows,
+                       std::shared_ptr<AttentionWork> work)
+        : Operation(name), kernels_(plan.kernels), shape_(shape), rows_(rows), work_(std::move(work)) {}
+
+   protected:
+    AttentionArgs args(const Step& step) const {
+        return {layout_of(shape_, step.kv_base),
+                step.rows,
+                rows_.q,
+                rows_.out,
+                group(),
+                shape_.window,
+                shape_.scale,
+                shape_.softcap,
+                nullptr};
+    }
+    int group() const { return shape_.num_q_heads / shape_.num_kv_heads; }
+    // What attended of a KV head's queries goes on as, where a linear follows.
+    void quantize(const Step& step, int r, int kv_head, int token_begin, int token_end) const {
+        if (!rows_.quantized.q) return;
+        const int first_row = step.rows[r].first_row, width = group() * shape_.head_dim;
+        kernels_.quantize_groups(rows_.out, rows_.quantized, kv_head * width / kGroup, (kv_head + 1) * width / kGroup,
+                                 first_row + token_begin, first_row + token_end);
+    }
+
+    const Kernels& kernels_;
+    AttentionShape shape_;
+    AttentionRows rows_;
+    std::shared_ptr<AttentionWork> work_;
+};
+
+// Plans the step's attention and does what must be done before any of it: rotating and writing rows of several items.
+class RopeWrite : public AttentionOperation {
+   public:
+    RopeWrite(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, std::shared_ptr<AttentionWork> work)
+        : AttentionOperation("rope_write", plan, shape, rows, std::move(work)), num_threads_(plan.num_threads()) {}
 
     int prepare(const Step& step) override {
+        work_->written.clear();
         work_->items.clear();
         work_->merges.clear();
         int num_tiles = 0;
         for (int r = 0; r < step.num_rows; r++) num_tiles += ceil_div(step.rows[r].num_tokens, kQueryTokens);
         const bool split = num_tiles * shape_.num_kv_heads < 8 * num_threads_;
         int64_t used = 0;
-        for (int r = 0; r < step.num_rows; r++)
-            for (int begin = 0; begin < step.rows[r].num_tokens; begin += kQueryTokens)
-                for (int head = 0; head < shape_.num_kv_heads; head++) add(step, r, head, begin, split, &used);
-        return static_cast<int>(work_->items.size());
+        for (int r = 0; r < step.num_rows; r++) add_row(step, r, split, &used);
+        return ceil_div(static_cast<int>(work_->written.size()), kRowsPerItem);
     }
-    void run(const Step& step, int index) const override {
-        const auto& item = work_->items[index];
-        const AttentionArgs args = attention_args(shape_, step, q_, out_);
-        if (item.segment < 0) kernels_.attention(args, item.row, item.kv_head, item.token_begin, item.token_end);
-        else
-            kernels_.attention_segment(args, item.row, item.kv_head, item.token_begin, item.token_end, item.segment,
-                                       work_->partials + item.partial);
+    void run(const Step& step, int begin, int end) const override {
+        const int stop = std::min(end * kRowsPerItem, static_cast<int>(work_->written.size()));
+        for (int i = begin * kRowsPerItem; i < stop; i++) {
+            const int row = work_->written[i];
+            rope_and_write(kernels_, shape_, rows_, step, row, row + 1, 0, shape_.num_kv_heads);
+        }
     }
 
    private:
-    void add(const Step& step, int r, int head, int begin, bool split, int64_t* used) {
+    void add_row(const Step& step, int r, bool split, int64_t* used) {
         const StepRow& row = step.rows[r];
+        const std::size_t first_merge = work_->merges.size();
+        const bool has_one_tile = row.num_tokens <= kQueryTokens;
+        for (int begin = 0; begin < row.num_tokens; begin += kQueryTokens)
+            for (int head = 0; head < shape_.num_kv_heads; head++) add(row, r, head, begin, split, has_one_tile, used);
+        if (has_one_tile && work_->merges.size() == first_merge) return;
+        for (int i = 0; i < row.num_tokens; i++) work_->written.push_back(row.first_row + i);
+    }
+    void add(const StepRow& row, int r, int head, int begin, bool split, bool has_one_tile, int64_t* used) {
         const int end = std::min(begin + kQueryTokens, row.num_tokens);
         const int oldest = shape_.window > 0 ? std::max(0, row.start + begin - shape_.window + 1) : 0;
         const int first = oldest / kSegment, last = (row.start + end - 1) / kSegment;
-        const int64_t floats = partial_floats((end - begin) * (shape_.num_q_heads / shape_.num_kv_heads), shape_.head_dim);
+        const int64_t floats = partial_floats((end - begin) * group(), shape_.head_dim);
         const int num_segments = last - first + 1;
         if (!split || num_segments == 1 || *used + floats * num_segments > work_->capacity) {
-            work_->items.push_back({r, head, begin, end, -1, 0});
+            work_->items.push_back({r, head, begin, end, -1, has_one_tile, 0});
             return;
         }
         work_->merges.push_back({r, head, begin, end, num_segments, *used, floats});
         for (int s = first; s <= last; s++) {
-            work_->items.push_back({r, head, begin, end, s, *used});
+            work_->items.push_back({r, head, begin, end, s, false, *used});
             *used += floats;
         }
     }
 
-    const Kernels& kernels_;
-    AttentionShape shape_;
-    RowBuffer q_, out_;
     int num_threads_;
-    std::shared_ptr<AttentionWork> work_;
 };
 
-class AttentionMerge : public Operation {
+class Attention : public AttentionOperation {
    public:
-    AttentionMerge(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out, std::shared_ptr<AttentionWork> work)
-        : Operation("attention_merge"), kernels_(plan.kernels), shape_(shape), q_(q), out_(out), work_(std::move(work)) {}
-    int prepare(const Step&) override { return static_cast<int>(work_->merges.size()); }
-    void run(const Step& step, int index) const override {
-        const auto& m = work_->merges[index];
-        kernels_.attention_merge(attention_args(shape_, step, q_, out_), m.row, m.kv_head, m.token_begin, m.token_end,
-                                 work_->partials + m.partial, m.floats, m.num_segments);
+    using AttentionOperation::AttentionOperation;
+    int prepare(const Step&) override { return static_cast<int>(work_->items.size()); }
+    void run(const Step& step, int begin, int end) const override {
+        for (int i = begin; i < end; i++) run_item(step, work_->items[i]);
     }
 
    private:
-    const Kernels& kernels_;
-    AttentionShape shape_;
-    RowBuffer q_, out_;
-    std::shared_ptr<AttentionWork> work_;
+    void run_item(const Step& step, const AttentionWork::Item& item) const {
+        if (item.segment >= 0) {
+            kernels_.attention_segment(args(step), item.row, item.kv_head, item.token_begin, item.token_end, item.segment,
+                                       work_->partials + item.partial);
+            return;
+        }
+        const int row = step.rows[item.row].first_row;
+        if (item.writes)
+            rope_and_write(kernels_, shape_, rows_, step, row + item.token_begin, row + item.token_end, item.kv_head,
+                           item.kv_head + 1);
+        kernels_.attention(args(step), item.row, item.kv_head, item.token_begin, item.token_end);
+        quantize(step, item.row, item.kv_head, item.token_begin, item.token_end);
+    }
+};
+
+class AttentionMerge : public AttentionOperation {
+   public:
+    using AttentionOperation::AttentionOperation;
+    int prepare(const Step&) override { return static_cast<int>(work_->merges.size()); }
+    void run(const Step& step, int begin, int end) const override {
+        for (int i = begin; i < end; i++) {
+            const auto& m = work_->merges[i];
+            kernels_.attention_merge(args(step), m.row, m.kv_head, m.token_begin, m.token_end, work_->partials + m.partial,
+                                     m.floats, m.num_segments);
+            quantize(step, m.row, m.kv_head, m.token_begin, m.token_end);
+        }
+    }
 };
 
 // The best of each piece of a row, so that one row's logits are shared among threads.
@@ -203,7 +331,12 @@ class BestLogits : public Operation {
     BestLogits(Plan& plan, RowBuffer logits, int n, float cap, std::shared_ptr<std::vector<BestLogit>> best)
         : Operation("best_logits"), kernels_(plan.kernels), logits_(logits), n_(n), cap_(cap), best_(std::move(best)) {}
     int prepare(const Step& step) override { return step.num_tokens * ceil_div(n_, kPiece); }
-    void run(const Step&, int item) const override {
+    void run(const Step&, int begin, int end) const override {
+        for (int item = begin; item < end; item++) run_piece(item);
+    }
+
+   private:
+    void run_piece(int item) const {
         const int num_pieces = ceil_div(n_, kPiece);
         const int begin = item % num_pieces * kPiece, size = std::min(kPiece, n_ - begin);
         float* logits = logits_.data + item / num_pieces * logits_.stride + begin;
@@ -212,7 +345,6 @@ class BestLogits : public Operation {
         (*best_)[item] = {best.logit, best.id < 0 ? -1 : begin + best.id};
     }
 
-   private:
     const Kernels& kernels_;
     RowBuffer logits_;
     int n_;
@@ -259,7 +391,7 @@ std::unique_ptr<Operation> make_quantize(Plan& plan, RowBuffer x, int quantized)
 }
 
 std::unique_ptr<Operation> make_linear(Plan& plan, std::vector<LinearPart> parts, int quantized, int out, bool accumulate) {
-    return std::make_unique<Linear>(plan, std::move(parts), quantized, out, accumulate);
+    return std::make_unique<Linear>(plan, parts, quantized, out, accumulate);
 }
 
 std::unique_ptr<Operation> make_linear_dense(Plan& plan, PackedMatrix w, RowBuffer x, RowBuffer y, bool accumulate) {
@@ -273,6 +405,11 @@ std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBu
     });
 }
 
+std::unique_ptr<Operation> make_gated_linear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind,
+                                             int out) {
+    return std::make_unique<GatedLinear>(plan, gate, up, quantized, kind, out);
+}
+
 std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y) {
     return per_rows("gated", plan,
                     [=](const Kernels& k, const Step&, int begin, int end) { k.gated(gate, up, kind, width, y, begin, end); });
@@ -282,31 +419,17 @@ std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int wi
     return per_rows("add", plan, [=](const Kernels& k, const Step&, int begin, int end) { k.add(x, y, width, begin, end); });
 }
 
-std::unique_ptr<Operation> make_rope_write(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer k, RowBuffer v) {
-    return per_rows("rope_write", plan, [=](const Kernels& kernels, const Step& step, int begin, int end) {
-        const RopeArgs rope = {shape.cos_sin, shape.head_dim};
-        kernels.rope(q, rope, shape.num_q_heads, begin, end);
-        kernels.rope(k, rope, shape.num_kv_heads, begin, end);
-        const KVLayout kv = layout_of(shape, step.kv_base);
-        for (int token = begin; token < end;) {
-            const StepRow& row = step.rows[row_of_token(step, token)];
-            const int stop = std::min(end, row.first_row + row.num_tokens);
-            kernels.write_kv(kv, row, k, v, token - row.first_row, stop - row.first_row);
-            token = stop;
-        }
-    });
-}
-
-void append_attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out) {
-    const int num_threads = plan.num_threads();
+void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows) {
     auto work = std::make_shared<AttentionWork>();
     const int max_items = (plan.max_tokens / kQueryTokens + plan.max_rows) * shape.num_kv_heads;
+    work->written.reserve(plan.max_tokens);
     work->items.reserve(max_items + 4096);
-    work->merges.reserve(8 * num_threads + 8);
+    work->merges.reserve(8 * plan.num_threads() + 8);
     work->capacity = 1 << 20;
     work->partials = plan.shared_floats(work->capacity);
-    plan.append(std::make_unique<Attention>(plan, shape, q, out, num_threads, work));
-    plan.append(std::make_unique<AttentionMerge>(plan, shape, q, out, work));
+    plan.append(std::make_unique<RopeWrite>(plan, shape, rows, work));
+    plan.append(std::make_unique<Attention>("attention", plan, shape, rows, work));
+    plan.append(std::make_unique<AttentionMerge>("attention_merge", plan, shape, rows, work));
 }
 
 std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite) {

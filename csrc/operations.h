@@ -20,6 +20,9 @@ std::unique_ptr<Operation> make_quantize(Plan& plan, RowBuffer x, int quantized)
 std::unique_ptr<Operation> make_linear(Plan& plan, std::vector<LinearPart> parts, int quantized, int out, bool accumulate);
 std::unique_ptr<Operation> make_linear_dense(Plan& plan, PackedMatrix w, RowBuffer x, RowBuffer y, bool accumulate);
 std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int quantized);
+// Quantized rows of activation(gate) * up; gate and up have as many outputs, in whole groups.
+std::unique_ptr<Operation> make_gated_linear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind,
+                                             int out);
 std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y);
 std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int width);
 
@@ -31,10 +34,13 @@ struct AttentionShape {
     float scale, softcap;
     const float* cos_sin;
 };
-// Rotates q and k in place and writes k and v to their blocks.
-std::unique_ptr<Operation> make_rope_write(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer k, RowBuffer v);
-// Appends the attention and, for long contexts of few requests, the merge of their segments.
-void append_attention(Plan& plan, const AttentionShape& shape, RowBuffer q, RowBuffer out);
+struct AttentionRows {  // of the batch; quantized: also gets `out`, where it has a place for it
+    RowBuffer q, k, v, out;
+    QuantBuffer quantized;
+};
+// Appends what rotates q and k in place, writes k and v to their blocks, and attends; for long contexts of few requests, also
+// the merge of their segments. A KV head's part of `out` must be whole groups if it is to be quantized.
+void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows);
 // finite[row] = whether all of the row's `width` numbers are.
 std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite);
 // Caps the first n numbers of each row (cap 0: not at all), then best[row] = index of the largest, the lowest on ties; -1 if one

@@ -48,11 +48,12 @@ QuantBuffer Plan::quantized(int id) const { return quantized_.at(id); }
 
 void Plan::replay(const Step& step, bool timed) {
     using Clock = std::chrono::steady_clock;
+    pool_->open();
     Clock::time_point start = timed ? Clock::now() : Clock::time_point();
     for (const auto& operation : operations_) {
         const int items = operation->prepare(step);
         const Operation& op = *operation;
-        pool_->run(items, [&](int item) { op.run(step, item); });
+        pool_->run(items, [&](int begin, int end) { op.run(step, begin, end); });
         if (!timed) continue;
         const auto now = Clock::now();
         operation->seconds += std::chrono::duration<double>(now - start).count();

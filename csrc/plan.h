@@ -30,7 +30,7 @@ class Operation {
     virtual ~Operation() = default;
     // Called by one thread before the items of a step run; returns how many there are.
     virtual int prepare(const Step& step) = 0;
-    virtual void run(const Step& step, int item) const = 0;
+    virtual void run(const Step& step, int begin, int end) const = 0;  // items [begin, end)
 
     const std::string name;
     double seconds = 0;  // summed over the steps replayed with timing on

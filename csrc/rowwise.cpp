@@ -13,30 +13,46 @@ namespace {
 
 constexpr int kMaxWidth = 65536;
 
-// Quantize one row: per group of 32, scale = max |x| / 127 and q = round(x / scale). A row with a number that is not finite
-// becomes NaN as a whole, so that whatever is computed from it shows.
+struct QuantRow {
+    explicit QuantRow(const QuantBuffer& out, int64_t row)
+        : q(out.q + row * out.k), scale(out.scale + row * (out.k / kGroup)),
+          scaled_sum(out.scaled_sum + row * (out.k / kGroup)), sum16(out.sum16 + row * (out.k / kLanes)) {}
+    int8_t* q;
+    float* scale;
+    float* scaled_sum;
+    int32_t* sum16;
+};
+
+// Quantize one group of 32: scale = max |x| / 127 and q = round(x / scale).
+void quantize_group(const float* x, const QuantRow& out, int64_t g) {
+    const F16 a = load(x), b = load(x + kLanes);
+    const float top = reduce_max(max(abs(a), abs(b)));
+    const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+    int8_t* q = out.q + g * kGroup;
+    store_int8(q, round(mul(a, set1(inverse))));
+    store_int8(q + kLanes, round(mul(b, set1(inverse))));
+    const int32_t sums[2] = {sum_int8(q), sum_int8(q + kLanes)};
+    out.scale[g] = top / 127.0f;
+    out.sum16[2 * g] = sums[0];
+    out.sum16[2 * g + 1] = sums[1];
+    out.scaled_sum[g] = static_cast<float>(sums[0] + sums[1]) * out.scale[g];
+}
+
+void poison_groups(const QuantRow& out, int64_t begin, int64_t end) {
+    std::fill(out.q + begin * kGroup, out.q + end * kGroup, int8_t{0});
+    std::fill(out.sum16 + 2 * begin, out.sum16 + 2 * end, 0);
+    std::fill(out.scale + begin, out.scale + end, NAN);
+    std::fill(out.scaled_sum + begin, out.scaled_sum + end, NAN);
+}
+
+// Groups that hold a number that is not finite become NaN, so that whatever is computed from their row shows.
+void quantize_checked(const float* x, const QuantRow& out, int64_t begin, int64_t end) {
+    if (!is_finite(x, (end - begin) * kGroup)) return poison_groups(out, begin, end);
+    for (int64_t g = begin; g < end; g++) quantize_group(x + (g - begin) * kGroup, out, g);
+}
+
 void quantize_row(const float* x, const QuantBuffer& out, int64_t row) {
-    int8_t* q = out.q + row * out.k;
-    float* scale = out.scale + row * (out.k / kGroup);
-    float* scaled_sum = out.scaled_sum + row * (out.k / kGroup);
-    int32_t* sum16 = out.sum16 + row * (out.k / kLanes);
-    if (!is_finite(x, out.k)) {
-        std::fill_n(q, out.k, int8_t{0});
-        std::fill_n(sum16, out.k / kLanes, 0);
-        std::fill_n(scale, out.k / kGroup, NAN);
-        std::fill_n(scaled_sum, out.k / kGroup, NAN);
-        return;
-    }
-    for (int64_t g = 0; g < out.k / kGroup; g++) {
-        const F16 a = load(x + g * kGroup), b = load(x + g * kGroup + kLanes);
-        const float top = reduce_max(max(abs(a), abs(b)));
-        const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-        scale[g] = top / 127.0f;
-        store_int8(q + g * kGroup, round(mul(a, set1(inverse))));
-        store_int8(q + g * kGroup + kLanes, round(mul(b, set1(inverse))));
-        for (int half = 0; half < 2; half++) sum16[2 * g + half] = sum_int8(q + g * kGroup + half * kLanes);
-        scaled_sum[g] = static_cast<float>(sum16[2 * g] + sum16[2 * g + 1]) * scale[g];
-    }
+    quantize_checked(x, QuantRow(out, row), 0, out.k / kGroup);
 }
 
 float inverse_rms(const float* x, int width, float eps) {
@@ -63,13 +79,14 @@ F16 activate(F16 x, Activation kind) {
 
 // Convert(from, to): sixteen floats into the pool's type.
 template <class Element, class Convert>
-void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end, Convert convert) {
+void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
+                 int end, Convert convert) {
     const int head_dim = kv.head_dim, block_size = kv.block_size;
     for (int token = begin; token < end; token++) {
         const int position = row.start + token;
         uint8_t* block = kv.base + row.block_table[position / block_size] * kv.block_bytes;
         const int slot = position % block_size;
-        for (int head = 0; head < kv.num_kv_heads; head++) {
+        for (int head = head_begin; head < head_end; head++) {
             const float* key = k.data + (row.first_row + token) * k.stride + int64_t{head} * head_dim;
             const float* value = v.data + (row.first_row + token) * v.stride + int64_t{head} * head_dim;
             const int64_t head_elements = int64_t{head} * head_dim * block_size;
@@ -168,6 +185,23 @@ void quantize(RowBuffer x, QuantBuffer q, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++) quantize_row(x.data + row * x.stride, q, row);
 }
 
+void quantize_groups(RowBuffer x, QuantBuffer q, int group_begin, int group_end, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++)
+        quantize_checked(x.data + row * x.stride + group_begin * kGroup, QuantRow(q, row), group_begin, group_end);
+}
+
+void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int group_begin, int group_end,
+                           int row_begin, int row_end) {
+    alignas(64) float values[kGroup];
+    for (int row = row_begin; row < row_end; row++)
+        for (int group = group_begin; group < group_end; group++) {
+            const float* g = gate.data + (row - row_begin) * gate.stride + (group - group_begin) * kGroup;
+            const float* u = up.data + (row - row_begin) * up.stride + (group - group_begin) * kGroup;
+            for (int i = 0; i < kGroup; i += kLanes) store(values + i, mul(activate(load(g + i), kind), load(u + i)));
+            quantize_checked(values, QuantRow(q, row), group, group + 1);
+        }
+}
+
 void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++)
         for (int head = 0; head < heads; head++)
@@ -218,15 +252,17 @@ void rope(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_e
     }
 }
 
-void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int begin, int end) {
+void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
+              int end) {
     switch (kv.type) {
         case KVType::f32:
-            return write_heads<float>(kv, row, k, v, begin, end, [](const float* from, float* to) { store(to, load(from)); });
+            return write_heads<float>(kv, row, k, v, head_begin, head_end, begin, end,
+                                      [](const float* from, float* to) { store(to, load(from)); });
         case KVType::f16:
-            return write_heads<uint16_t>(kv, row, k, v, begin, end,
+            return write_heads<uint16_t>(kv, row, k, v, head_begin, head_end, begin, end,
                                          [](const float* from, uint16_t* to) { store_half(to, load(from)); });
         case KVType::bf16:
-            return write_heads<uint16_t>(kv, row, k, v, begin, end, [](const float* from, uint16_t* to) {
+            return write_heads<uint16_t>(kv, row, k, v, head_begin, head_end, begin, end, [](const float* from, uint16_t* to) {
                 for (int i = 0; i < kLanes; i++) to[i] = to_bfloat(from[i]);
             });
     }

@@ -1,5 +1,6 @@
-// Threads for one step at a time. Work is cut into small items that threads take one by one, so that a thread whose core is
-// taken away costs at most one item; threads spin briefly between the operations of a step, then sleep.
+// A pool of threads that share the items of one operation at a time. Threads take runs of items from a common counter, long
+// ones first and short ones at the end, so that a thread whose core is taken away delays one run only. They spin briefly for the
+// next operation, then sleep; `open` wakes them ahead of a step.
 #pragma once
 
 #include <atomic>
@@ -21,30 +22,38 @@ class ThreadPool {
 
     int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-    // Calls fn(item) once for each item in [0, num_items), on any thread, in no order; returns when all are done.
+    // Work is about to come: wakes the threads, or leaves all to the caller where the process has one core now. Costs little
+    // where they are awake.
+    void open();
+
+    // Calls fn(begin, end) for runs of items that make up [0, num_items), on any thread, in no order; returns when all are done.
     template <class Fn>
     void run(int num_items, const Fn& fn) {
-        run_erased(num_items, [](const void* f, int item) { (*static_cast<const Fn*>(f))(item); }, &fn);
+        run_erased(num_items, [](const void* f, int begin, int end) { (*static_cast<const Fn*>(f))(begin, end); }, &fn);
     }
 
    private:
-    using Call = void (*)(const void*, int);
+    using Call = void (*)(const void*, int, int);
 
     void run_erased(int num_items, Call call, const void* context);
+    void wake();
     void stop();
     void work_until_empty();
     void worker();
 
     // Epoch in the upper half, unclaimed items in the lower. An item claimed keeps the epoch from ending, so the task's
-    // fields are stable while it runs.
-    std::atomic<uint64_t> unclaimed_{0};
-    std::atomic<int> finished_{0};
+    // fields are stable while it runs. They share a cache line: who sees the task has its fields.
+    alignas(64) std::atomic<uint64_t> unclaimed_{0};
     Call call_ = nullptr;
     const void* context_ = nullptr;
     int num_items_ = 0;
 
-    std::atomic<int> num_sleeping_{0};
+    alignas(64) std::atomic<int> finished_{0};
+
+    alignas(64) std::atomic<int> num_sleeping_{0};
     std::atomic<bool> stopping_{false};
+    bool is_alone_;
+    uint64_t num_opened_ = 0;  // under mutex_
     std::mutex mutex_;
     std::condition_variable wake_;
     std::vector<std::thread> threads_;

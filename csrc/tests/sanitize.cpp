@@ -54,13 +54,16 @@ Model make_model() {
     return model;
 }
 
+PackedMatrix expert_matrix(const Model& model, int i) {
+    return {model.matrices[std::size(kQuantized) + i].data(), Format::q4_1, kWidth, kWidth, nullptr};
+}
+
 void append_experts(Plan& plan, const Model& model, int quantized, int scores, int out) {
     MixtureArgs args{};
     args.x = plan.quantized(quantized);
     args.scores = plan.buffer(scores);
     std::vector<PackedMatrix>* parts[] = {&args.gate, &args.up, &args.down};
-    for (int i = 0; i < 3 * kExperts; i++)
-        parts[i % 3]->push_back({model.matrices[std::size(kQuantized) + i].data(), Format::q4_1, kWidth, kWidth, nullptr});
+    for (int i = 0; i < 3 * kExperts; i++) parts[i % 3]->push_back(expert_matrix(model, i));
     args.per_token = kPerToken;
     args.normalize = true;
     args.kind = Activation::silu;
@@ -98,6 +101,10 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     plan.append(make_gated_quantize(plan, plan.buffer(x), plan.buffer(x), Activation::gelu_tanh, quantized));
     plan.append(make_linear(plan, {{{model.matrices[1].data(), Format::q4_1, kOutputs, kWidth, nullptr}, 0}}, quantized,
                             result(kOutputs), false));
+    const int hidden = plan.add_quantized(kWidth);
+    plan.append(make_gated_linear(plan, expert_matrix(model, 0), expert_matrix(model, 1), quantized, Activation::silu, hidden));
+    plan.append(make_linear(plan, {{{model.matrices[7].data(), Format::q8_0, kOutputs, kWidth, nullptr}, 0}}, hidden,
+                            result(kOutputs), false));
     const int qkv = plan.add_buffer(kWidth);
     plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
     float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
@@ -105,8 +112,10 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     const AttentionShape shape = {2 * kHalfBlock, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
                                   kKVHeads,       kHeadDim, window,     0.2f,        0.0f,       angles};
     const int k_column = kQHeads * kHeadDim, v_column = k_column + kKVHeads * kHeadDim;
-    plan.append(make_rope_write(plan, shape, plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column)));
-    append_attention(plan, shape, plan.buffer(qkv), plan.buffer(result(kQHeads * kHeadDim)));
+    const int attended = plan.add_quantized(kQHeads * kHeadDim);
+    append_attention(plan, shape,
+                     {plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column),
+                      plan.buffer(result(kQHeads * kHeadDim)), plan.quantized(attended)});
 
     std::mt19937 random(11);
     std::normal_distribution<float> normal;

@@ -2,12 +2,14 @@
 
 A handle is a node of an expression; nothing is emitted until a consumer asks for it in the form it needs:
 - linears that read the same input and are consumed together (q, k, v; gate, up) become one operation;
-- a norm or a gated activation that feeds quantized linears leaves only its quantized rows;
+- a norm that feeds quantized linears leaves only its quantized rows, attention leaves them beside its own;
+- gate, up, the activation and its quantized rows are one operation;
 - a linear that is added to the residual stream accumulates into it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +25,7 @@ from kvist.execution.rope_frequencies import rope_frequencies
 from kvist.models.ops import Split
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+GROUP = 32  # activations that share a scale
 KV_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
@@ -65,7 +68,16 @@ class Gated:
     kind: Literal["silu", "gelu_tanh"]
 
 
-Node = Rows | Normed | Product | Rotated | Gated
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """What attention leaves in `rows`; `emit(q)` appends it, with quantized rows too unless q is -1."""
+
+    rows: Rows
+    emit: Callable[[int], None]
+    has_whole_groups: bool  # in each KV head's part
+
+
+Node = Rows | Normed | Product | Rotated | Gated | Attended
 
 
 def _matrix(weight: Weight) -> Matrix:
@@ -95,7 +107,7 @@ class PlanRecorder:
         self._kv_dtype = kv_dtype
         self._block_size = block_size
         self._buffers: dict[tuple[int, str, int], int] = {}
-        self._quantized: dict[tuple[int, int], int] = {}
+        self._quantized: dict[tuple[int, str, int], int] = {}
         self._rope_tables: dict[LayerSpec, int] = {}
         self.residual_buffer = -1
         self.logits_buffer = -1
@@ -137,35 +149,47 @@ class PlanRecorder:
         assert isinstance(k, Rotated)
         spec = self._spec
         parts = [self._strip_head_norm(part) for part in (q.x, k.x, v)]
-        q_rows, k_rows, v_rows = self._products(self._body, [product for product, _ in parts], "qkv")
-        for rows, (_, norm) in zip((q_rows, k_rows, v_rows), parts, strict=True):
-            if norm is not None:
-                heads = rows.width // spec.head_dim
-                self._body.norm(
-                    rows.buffer, rows.column, norm.weight, norm.eps, spec.head_dim, heads, rows.buffer, rows.column
-                )
-        out = self._rows(self._body, "attended", q_rows.width)
+        out = self._rows(self._body, "attended", spec.num_q_heads * spec.head_dim)
         half_bytes = spec.num_kv_heads * spec.head_dim * self._block_size * self._kv_dtype.num_bytes
-        self._body.attention(
-            q_rows.buffer,
-            q_rows.column,
-            k_rows.column,
-            v_rows.column,
-            out.buffer,
-            2 * spec.num_layers * half_bytes,
-            2 * layer_index * half_bytes,
-            (2 * layer_index + 1) * half_bytes,
-            KV_TYPES[self._kv_dtype.name],
-            self._block_size,
-            spec.num_q_heads,
-            spec.num_kv_heads,
-            spec.head_dim,
-            layer.sliding_window or 0,
-            scale,
-            softcap or 0.0,
-            q.rope_table,
-        )
-        return out
+        rope_table = q.rope_table
+
+        def emit(quantized: int) -> None:
+            q_rows, k_rows, v_rows = self._heads(parts)
+            self._body.attention(
+                q_rows.buffer,
+                q_rows.column,
+                k_rows.column,
+                v_rows.column,
+                out.buffer,
+                quantized,
+                2 * spec.num_layers * half_bytes,
+                2 * layer_index * half_bytes,
+                (2 * layer_index + 1) * half_bytes,
+                KV_TYPES[self._kv_dtype.name],
+                self._block_size,
+                spec.num_q_heads,
+                spec.num_kv_heads,
+                spec.head_dim,
+                layer.sliding_window or 0,
+                scale,
+                softcap or 0.0,
+                rope_table,
+            )
+
+        per_head = spec.num_q_heads // spec.num_kv_heads * spec.head_dim
+        return Attended(out, emit, per_head % GROUP == 0)
+
+    def _heads(self, parts: list[tuple[Product, Normed | None]]) -> list[Rows]:
+        """q, k and v before rotation, each normed by heads where the model says so."""
+        all_rows = self._products(self._body, [product for product, _ in parts], "qkv")
+        for rows, (_, norm) in zip(all_rows, parts, strict=True):
+            if norm is not None:
+                head_dim = self._spec.head_dim
+                heads = rows.width // head_dim
+                self._body.norm(
+                    rows.buffer, rows.column, norm.weight, norm.eps, head_dim, heads, rows.buffer, rows.column
+                )
+        return all_rows
 
     def gated_activation(self, gate: Node, up: Node, *, kind: Literal["silu", "gelu_tanh"]) -> Node:
         return Gated(gate, up, kind)
@@ -248,24 +272,47 @@ class PlanRecorder:
         return Rows(self._buffers[key], 0, width)
 
     def _as_quantized(self, plan: _native.Plan, node: Node, width: int) -> int:
-        key = (id(plan), width)
-        if key not in self._quantized:
-            self._quantized[key] = plan.quantized(width)
-        out = self._quantized[key]
+        if isinstance(node, Gated):
+            return self._gated_quantized(plan, node, width)
+        out = self._quantized_rows(plan, "input", width)
         if isinstance(node, Normed) and node.head_dim is None:
             x = self._as_rows(plan, node.x, "normed_input")
             plan.norm_quantize(x.buffer, node.weight, node.eps, out)
-        elif isinstance(node, Gated):
-            gate, up = self._gate_and_up(plan, node)
-            plan.gated_quantize(gate.buffer, gate.column, up.column, ACTIVATIONS[node.kind], out)
+        elif isinstance(node, Attended) and node.has_whole_groups:
+            node.emit(out)
         else:
             rows = self._as_rows(plan, node, "unquantized")
             plan.quantize(rows.buffer, rows.column, out)
         return out
 
+    def _quantized_rows(self, plan: _native.Plan, role: str, width: int) -> int:
+        key = (id(plan), role, width)
+        if key not in self._quantized:
+            self._quantized[key] = plan.quantized(width)
+        return self._quantized[key]
+
+    def _gated_quantized(self, plan: _native.Plan, node: Gated, width: int) -> int:
+        out = self._quantized_rows(
+            plan, "gated", width
+        )  # not the place of the input, which is read while this is written
+        gate, up, kind = node.gate, node.up, ACTIVATIONS[node.kind]
+        assert isinstance(gate, Product)
+        assert isinstance(up, Product)
+        if gate.weight.is_quantized and up.weight.is_quantized and gate.weight.num_outputs == width:
+            assert gate.x is up.x
+            source = self._as_quantized(plan, gate.x, gate.weight.width)
+            plan.gated_linear(gate.weight.native(gate.bias), up.weight.native(up.bias), source, kind, out)
+        else:
+            gate_rows, up_rows = self._gate_and_up(plan, node)
+            plan.gated_quantize(gate_rows.buffer, gate_rows.column, up_rows.column, kind, out)
+        return out
+
     def _as_rows(self, plan: _native.Plan, node: Node, role: str) -> Rows:
         if isinstance(node, Rows):
             return node
+        if isinstance(node, Attended):
+            node.emit(-1)
+            return node.rows
         if isinstance(node, Product):
             out = self._rows(plan, f"{role}_product", node.weight.padded_outputs)
             self._product(plan, node, out.buffer, 0, accumulate=False)

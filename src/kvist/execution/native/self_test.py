@@ -74,7 +74,8 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
             plan.gated_quantize(x, 0, 0, 0, quantized)
         weight = pack_matrix(random_matrix("Q4_1"), None).native()
         plan.linear([weight], [0], quantized, results[name], accumulate=accumulate)
-    results["attention"] = _add_attention(plan)
+    results["gated_linear"] = _add_gated_linear(plan, quantized)
+    results["attention"], results["attended"] = _add_attention(plan)
     activations = random.standard_normal((num_tokens, WIDTH), np.float32)
     plan.view(x)[:num_tokens] = activations
     plan.view(results["gated"])[:num_tokens] = activations[:, : NUM_OUTPUTS + 8]
@@ -108,15 +109,29 @@ def _block_bytes() -> int:
     return 2 * NUM_KV_HEADS * HEAD_DIM * BLOCK_SIZE * 2
 
 
-def _add_attention(plan: _native.Plan) -> int:
-    """Attention over half-precision K and V; its input is the buffer made just before its output."""
-    qkv, out = plan.buffer(WIDTH), plan.buffer(NUM_Q_HEADS * HEAD_DIM)
+def _add_gated_linear(plan: _native.Plan, quantized: int) -> int:
+    """A gated pair of linears whose quantized rows go through another one."""
+    gate, up = (pack_matrix(random_matrix(name, WIDTH), None).native() for name in ("Q4_K", "Q5_0"))
+    hidden, out = plan.quantized(WIDTH), plan.buffer(NUM_OUTPUTS + 8)
+    plan.gated_linear(gate, up, quantized, 1, hidden)
+    plan.linear([pack_matrix(random_matrix("Q4_1"), None).native()], [0], hidden, out, accumulate=False)
+    return out
+
+
+def _add_attention(plan: _native.Plan) -> tuple[int, int]:
+    """Attention over half-precision K and V, and a linear of its quantized rows. Its input stands before its output."""
+    width = NUM_Q_HEADS * HEAD_DIM
+    qkv, out = plan.buffer(WIDTH), plan.buffer(width)
+    quantized, product = plan.quantized(width), plan.buffer(NUM_OUTPUTS + 8)
     table = plan.rope_angles([0.5**i for i in range(HEAD_DIM // 2)])
     k_column = NUM_Q_HEADS * HEAD_DIM
     v_column = k_column + NUM_KV_HEADS * HEAD_DIM
     half = _block_bytes() // 2
     plan.attention(
-        qkv, 0, k_column, v_column, out, 2 * half, 0, half, 1, BLOCK_SIZE, NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM,
-        7, 0.2, 0.0, table,
+        qkv, 0, k_column, v_column, out, quantized, 2 * half, 0, half, 1, BLOCK_SIZE, NUM_Q_HEADS, NUM_KV_HEADS,
+        HEAD_DIM, 7, 0.2, 0.0, table,
     )  # fmt: skip
-    return out
+    plan.linear(
+        [pack_matrix(random_matrix("Q8_0", width=width), None).native()], [0], quantized, product, accumulate=False
+    )
+    return out, product
