@@ -1,4 +1,5 @@
 // The only file that knows Python: plans are built and replayed through it, weights are packed.
+#include "ceilings.h"
 #include "mixture.h"
 #include "operations.h"
 #include "pack.h"
@@ -46,6 +47,39 @@ Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
     return {data, f, n, k, bias};
 }
 
+const Ceilings& ceilings_named(const std::string& isa) {
+    const Ceilings* ceilings = find_ceilings(isa.c_str());
+    if (!ceilings) throw std::invalid_argument("this processor has no " + isa);
+    return *ceilings;
+}
+
+// Runs `items` pieces of `iterations` rounds each on the pool's threads; returns the multiplications and additions done.
+double run_products(const std::string& isa, ThreadPool& pool, bool int8, int64_t iterations, int items) {
+    const Ceilings& c = ceilings_named(isa);
+    const auto products = int8 ? c.int8_products : c.float_products;
+    nb::gil_scoped_release unlock;
+    std::vector<double> done(items);
+    pool.open();
+    pool.run(items, [&](int begin, int end) {
+        for (int item = begin; item < end; item++) done[item] = products(iterations);
+    });
+    double total = 0;
+    for (double each : done) total += each;
+    return total;
+}
+
+void read_once(const std::string& isa, ThreadPool& pool, Floats data) {
+    constexpr int64_t kPiece = 1 << 18;  // a megabyte
+    const Ceilings& c = ceilings_named(isa);
+    nb::gil_scoped_release unlock;
+    const int items = static_cast<int>(data.size() / kPiece);
+    std::vector<float> found(items);
+    pool.open();
+    pool.run(items, [&](int begin, int end) {
+        for (int item = begin; item < end; item++) found[item] = c.read(data.data() + item * kPiece, kPiece);
+    });
+}
+
 class PythonPlan {
    public:
     PythonPlan(const std::string& isa, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows)
@@ -65,6 +99,7 @@ class PythonPlan {
 
     std::string isa() const { return plan_.kernels.name; }
     int num_threads() const { return plan_.num_threads(); }
+    std::size_t num_operations() const { return plan_.operations().size(); }
     int buffer(int width) { return plan_.add_buffer(width); }
     int quantized(int k) { return plan_.add_quantized(k); }
     std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
@@ -258,11 +293,17 @@ NB_MODULE(_native, m) {
     nb::class_<ThreadPool>(m, "ThreadPool")
         .def(nb::init<int>(), "num_threads"_a)
         .def_prop_ro("num_threads", &ThreadPool::num_threads);
-    nb::class_<Weight>(m, "Weight").def_ro("n", &Weight::n).def_ro("k", &Weight::k);
+    nb::class_<Weight>(m, "Weight")
+        .def_ro("n", &Weight::n)
+        .def_ro("k", &Weight::k)
+        .def_prop_ro("format", [](const Weight& w) { return static_cast<int>(w.format); })
+        .def_prop_ro("num_bytes", [](const Weight& w) { return w.data.size(); });
     m.def("isas", [] {
         const auto names = kernel_names();
         return std::vector<std::string>(names.begin(), names.end());
     });
+    m.def("run_products", &run_products, "isa"_a, "pool"_a, "int8"_a, "iterations"_a, "items"_a);
+    m.def("read_once", &read_once, "isa"_a, "pool"_a, "data"_a);
     m.def("weight", &make_weight, "data"_a, "weight_format"_a, "n"_a, "k"_a, "bias"_a);
     m.def(
         "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(static_cast<Format>(format), n, k); },
@@ -286,6 +327,7 @@ NB_MODULE(_native, m) {
              "max_rows"_a)
         .def_prop_ro("isa", &PythonPlan::isa)
         .def_prop_ro("workspace_bytes", &PythonPlan::workspace_bytes)
+        .def_prop_ro("num_operations", &PythonPlan::num_operations)
         .def("buffer", &PythonPlan::buffer)
         .def("quantized", &PythonPlan::quantized)
         .def("rope_angles", &PythonPlan::rope_angles)

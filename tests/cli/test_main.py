@@ -26,7 +26,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--help"]) == 0
+    assert cli.main([*name.split(), "--help"]) == 0
     assert f"usage: kvist {name}" in capsys.readouterr().out
 
 
@@ -40,6 +40,8 @@ def test_version_is_printed(word: str, capsys: pytest.CaptureFixture[str]) -> No
     ("words", "message"),
     [
         (["serv"], "Did you mean serve?"),
+        (["bench"], "one of: kernels"),
+        (["bench", "kernel"], "one of: kernels"),
         (["inspect", "--tensor"], "Did you mean --tensors?"),
         (["inspect", "x.gguf", "y.gguf"], "unexpected argument 'y.gguf'"),
         (["inspect", "--num-blocks", "few"], "whole number"),

@@ -45,6 +45,25 @@ def test_inspect_reads_no_weights(tiny_model: TinyModel, tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out) == report | {"path": str(hollow)}
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_inspect_lists_the_plan_without_reading_weights(
+    architecture: str, tiny_model: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built")
+    whole = tiny_model(architecture, "q4_k_m")
+    assert main(["inspect", str(whole), "--plan"]) == 0
+    text = capsys.readouterr().out
+    for part in ("GOP per token", "2 x", "rms_norm_quantize", "added to the residual", "workspace"):
+        assert part in text
+    assert main(["inspect", str(whole), "--plan", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    hollow = tmp_path / "hollow.gguf"
+    data = whole.read_bytes()
+    hollow.write_bytes(data[: len(data) - report["weight_bytes"]] + b"\xff" * report["weight_bytes"])
+    assert main(["inspect", str(hollow), "--plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"] == report["plan"]
+
+
 def test_a_damaged_file_is_refused_in_one_line(
     tiny_model: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

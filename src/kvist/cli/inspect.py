@@ -9,9 +9,11 @@ from dataclasses import asdict
 from kvist.assembly.build_engine import size_memory
 from kvist.cli.checkpoint_report import CheckpointReport, report_checkpoint
 from kvist.cli.model_source import add_model_arguments, find_model
+from kvist.cli.plan_report import plan_json, plan_lines
 from kvist.cli.units import format_bytes, format_count
 from kvist.config.arguments import add_config_arguments
 from kvist.config.load import ENGINE_SECTIONS, engine_config, load_configs
+from kvist.execution.loading import describe_plan
 from kvist.execution.memory_model import MemoryTable
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object, sizes in bytes")
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
+    parser.add_argument("--plan", action="store_true", help="list the operations that the native executor would run")
     add_config_arguments(parser, ENGINE_SECTIONS)
 
 
@@ -36,10 +39,16 @@ def run(arguments: argparse.Namespace) -> int:
         answer = report.as_json() | {"memory": _memory_json(table)}
         if arguments.tensors:
             answer["tensors"] = _tensors_json(checkpoint)
+        if arguments.plan:
+            plan = describe_plan(checkpoint, config, max_num_tokens=num_batched_tokens)
+            answer["plan"] = plan_json(plan, report.spec)
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
     lines = [*_checkpoint_lines(report), "", *_memory_lines(table, num_batched_tokens)]
     lines += ["", *(_tensor_lines(checkpoint) if arguments.tensors else _tensor_kind_lines(report))]
+    if arguments.plan:
+        plan = describe_plan(checkpoint, config, max_num_tokens=num_batched_tokens)
+        lines += ["", *plan_lines(plan, report.spec)]
     print("\n".join(lines))
     return 0
 

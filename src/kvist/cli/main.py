@@ -38,6 +38,9 @@ COMMANDS = {
     "make-random-model": Command(
         "kvist.cli.make_random_model", "--like NAME [OUTPUT]", "write a model with random weights, for tests"
     ),
+    "bench kernels": Command(
+        "kvist.cli.bench_kernels", "[MODEL]", "time each kernel of a model and compare with what the machine can do"
+    ),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 
@@ -65,20 +68,32 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return EXIT_OK if words else EXIT_USAGE
-    name = "version" if words[0] in ("-V", "--version") else words[0]
-    if name not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise ConfigError(f"unknown command {name!r}; commands are {known}.{did_you_mean(name, COMMANDS)}")
+    name, words = _split_name(words)
     module = _load(name)
     usage = f"kvist {name} [options] {COMMANDS[name].call}".strip()
     parser = ArgumentParser(prog=f"kvist {name}", usage=usage, description=module.__doc__)
     module.add_arguments(parser)
     try:
-        arguments = parser.parse_known(words[1:])
+        arguments = parser.parse_known(words)
     except SystemExit as leaving:  # argparse leaves after printing --help
         return int(leaving.code or 0)
     code: int = module.run(arguments)
     return code
+
+
+def _split_name(words: list[str]) -> tuple[str, list[str]]:
+    """The command that `words` begin with, of one word or two, and what follows it."""
+    name = "version" if words[0] in ("-V", "--version") else words[0]
+    seconds = [command.split(" ")[1] for command in COMMANDS if command.startswith(f"{name} ")]
+    if seconds:
+        name = " ".join(words[:2])
+        if name not in COMMANDS:
+            raise ConfigError(f"kvist {words[0]} takes one of: {', '.join(seconds)}")
+        return name, words[2:]
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise ConfigError(f"unknown command {name!r}; commands are {known}.{did_you_mean(name, COMMANDS)}")
+    return name, words[1:]
 
 
 def _load(name: str) -> ModuleType:

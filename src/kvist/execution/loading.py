@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvist.config.engine_config import EngineConfig
 from kvist.execution.choice import choose_executor
 from kvist.execution.kv_dtype import kv_dtype
@@ -14,6 +16,9 @@ from kvist.execution.sampler import Sampler
 from kvist.execution.threads import MatrixProducts, granted_cores
 from kvist.models.registry import Model, read_model
 from kvist.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from kvist.execution.native.plan_description import PlanDescription
 
 LARGEST_TIMED_STEP = 2048  # tokens: what a step may hold until its budget has been measured
 
@@ -68,3 +73,28 @@ def _native_runner(
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=num_threads,
     )
+
+
+def describe_plan(checkpoint: Checkpoint, config: EngineConfig, *, max_num_tokens: int) -> PlanDescription:
+    """The plan that the native executor would record for steps of up to `max_num_tokens`. Reads no weights.
+
+    Raises ConfigError where the native executor cannot be had.
+    """
+    model = read_model(checkpoint)
+    choose_executor("native", model.spec)
+    from kvist.execution.native.hollow_weights import hollow_weights
+    from kvist.execution.native.runner import NativeRunner
+
+    runner = NativeRunner(
+        model,
+        hollow_weights(checkpoint, model),
+        num_blocks=1,
+        block_size=config.cache.block_size,
+        dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        max_num_tokens=max_num_tokens,
+        max_num_rows=config.scheduler.max_num_seqs,
+        num_threads=config.executor.num_threads or granted_cores(),
+    )
+    description = runner.describe()
+    runner.close()
+    return description

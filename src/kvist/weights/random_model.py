@@ -9,7 +9,7 @@ import difflib
 import json
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kvist.core.errors import ConfigError
 from kvist.quantization.formats import BF16, F16, F32, FORMATS, WeightFormat
@@ -76,6 +76,23 @@ def make_random_model(
         stored = dict(_gguf_tensors(shape, tensors, weight_format, num_layers))
         write_gguf(path, metadata, list(stored), _encoder(shape, stored, weights, progress))
     return path
+
+
+def describe_random_gguf(
+    like: str, weight_format: str, layers: int | None = None
+) -> tuple[dict[str, Any], list[StoredTensor]]:
+    """Metadata, without a tokenizer, and tensors of the GGUF file that `make_random_model` would write.
+
+    Raises ConfigError for a bad choice.
+    """
+    _check_choice("model shape", like, SHAPES)
+    _check_choice("format", weight_format, GGUF_FORMATS)
+    shape = SHAPES[like]
+    num_layers = layers or shape.num_layers
+    vocab_size = shape.vocab_size or len(tiny_vocabulary()[0])
+    tensors = list(logical_tensors(shape, num_layers, vocab_size))
+    metadata = gguf_metadata(shape, like, num_layers, vocab_size, weight_format)
+    return metadata, [tensor for tensor, _ in _gguf_tensors(shape, tensors, weight_format, num_layers)]
 
 
 def _check_choice(what: str, name: str, choices: Collection[str]) -> None:

@@ -111,12 +111,12 @@ def _load(checkpoint: Checkpoint, source: WeightSource, spec: ModelSpec) -> Weig
         vector = vector + np.float32(1) if source.plus_one else vector
         return vector if order is None else vector[order]
     if len(source.shape) == 3:
-        slices = [part for name in source.tensors for part in _experts(checkpoint.tensor(name))]
+        slices = [part for name in source.tensors for part in experts_of(checkpoint.tensor(name))]
         return tuple(pack_matrix(part, None) for part in slices)
     return pack_matrix(checkpoint.tensor(source.tensors[0]), order)
 
 
-def _experts(tensor: Tensor) -> list[Tensor]:
+def experts_of(tensor: Tensor) -> list[Tensor]:
     """A stacked tensor's experts, each a view; a matrix is one expert."""
     if len(tensor.shape) == 2:
         return [tensor]
@@ -134,23 +134,30 @@ def _row_order(source: WeightSource, spec: ModelSpec) -> NDArray[np.int32] | Non
     return order
 
 
-def pack_matrix(tensor: Tensor, order: NDArray[np.int32] | None) -> Matrix:
-    """Pack one tensor. Formats and widths that the kernels lack are widened to float32."""
+def layout_of(tensor: Tensor) -> tuple[str, int, int]:
+    """Format, width and bytes of the tensor as a Matrix. What the kernels lack is widened to float32."""
     num_outputs, width = tensor.shape
     kind = tensor.format.name
-    if kind in QUANTIZED_FORMATS:
-        size = _native.packed_bytes(FORMATS[kind], num_outputs, width)
-        if size:
-            packed = np.empty(size, np.uint8)
-            _native.pack(FORMATS[kind], tensor.data, num_outputs, width, NO_INTS if order is None else order, packed)
-            return Matrix(kind, num_outputs, width, packed)
+    if kind in QUANTIZED_FORMATS and (size := _native.packed_bytes(FORMATS[kind], num_outputs, width)):
+        return kind, width, size
     if kind in DENSE_FORMATS and width % TILE == 0:
-        rows = tensor.data.reshape(num_outputs, -1)
-        return Matrix(kind, num_outputs, width, _flat(rows, order))
-    floats = tensor.dequantize()
-    pad = -width % TILE
-    widened = np.ascontiguousarray(np.pad(floats, ((0, 0), (0, pad)))).view(np.uint8)
-    return Matrix("F32", num_outputs, width + pad, _flat(widened, order))
+        return kind, width, len(tensor.data)
+    padded = width + -width % TILE
+    return "F32", padded, 4 * num_outputs * padded
+
+
+def pack_matrix(tensor: Tensor, order: NDArray[np.int32] | None) -> Matrix:
+    """Pack one tensor, its rows in `order`."""
+    num_outputs, width = tensor.shape
+    kind, packed_width, size = layout_of(tensor)
+    if kind in QUANTIZED_FORMATS:
+        packed = np.empty(size, np.uint8)
+        _native.pack(FORMATS[kind], tensor.data, num_outputs, width, NO_INTS if order is None else order, packed)
+        return Matrix(kind, num_outputs, width, packed)
+    if kind == tensor.format.name and packed_width == width:
+        return Matrix(kind, num_outputs, width, _flat(tensor.data.reshape(num_outputs, -1), order))
+    floats = np.pad(tensor.dequantize(), ((0, 0), (0, packed_width - width)))
+    return Matrix(kind, num_outputs, packed_width, _flat(np.ascontiguousarray(floats).view(np.uint8), order))
 
 
 def _flat(rows: NDArray[np.uint8], order: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from kvist.core.model_spec import LayerSpec, ModelSpec
 from kvist.execution.kv_dtype import KVDtype
 from kvist.execution.native import _native
 from kvist.execution.native.packed_weights import Matrix, Weight
+from kvist.execution.native.plan_description import Buffer
 from kvist.execution.rope_frequencies import rope_frequencies
 from kvist.models.ops import Split
 
@@ -254,6 +255,12 @@ class PlanRecorder:
         self._head.best_logits(out.buffer, matrix.num_outputs, softcap or 0.0)
         self._body.check_finite(x.x.buffer, x.x.width)
         self.logits_buffer = out.buffer
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The workspace recorded so far."""
+        rows = [Buffer(role, "float32", width) for _, role, width in self._buffers]
+        return (*rows, *(Buffer(role, "int8", width) for _, role, width in self._quantized))
 
     # ---- emission -----------------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ from kvist.execution.kv_dtype import KVDtype
 from kvist.execution.kv_storage import KVStorage
 from kvist.execution.native import _native
 from kvist.execution.native.packed_weights import Weight, num_bytes
+from kvist.execution.native.plan_description import PlanDescription
 from kvist.execution.native.recorder import PlanRecorder
 from kvist.execution.native.self_test import trusted_isa
+from kvist.execution.native.traced_plan import TracedPlan
 from kvist.execution.runner import TakeLogits
 from kvist.execution.step_batch import StepBatch
 from kvist.models.registry import Model
@@ -79,10 +81,12 @@ class NativeRunner:
     def resize(self, max_num_tokens: int) -> None:
         spec = self._model.spec
         self._logit_rows = max(1, min(max_num_tokens, MAX_LOGITS // spec.vocab_size))
-        self._body = _native.Plan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
-        self._head = _native.Plan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
+        self._max_num_tokens = max_num_tokens
+        self._body = TracedPlan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
+        self._head = TracedPlan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
         recorder = PlanRecorder(spec, self._body, self._head, kv_dtype=self._dtype, block_size=self.block_size)
         self._model.architecture.forward(spec, recorder, self._weights)
+        self._buffers = recorder.buffers
         self._finite = self._body.finite().view(np.bool_)
         self._logits = self._head.view(recorder.logits_buffer)[:, : spec.vocab_size]
         self._best = self._head.best()
@@ -110,6 +114,17 @@ class NativeRunner:
     def timings(self) -> list[tuple[str, float]]:
         """Name and summed seconds of each operation, in the plan's order."""
         return [*self._body.timings(), *self._head.timings()]
+
+    def describe(self) -> PlanDescription:
+        return PlanDescription(
+            isa=self.isa,
+            num_threads=self._pool.num_threads,
+            body=tuple(self._body.planned_operations()),
+            head=tuple(self._head.planned_operations()),
+            buffers=self._buffers,
+            max_num_tokens=self._max_num_tokens,
+            workspace_bytes=self.workspace_bytes,
+        )
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._kv.move(moves)

@@ -1,0 +1,192 @@
+"""Times each operation of a model's native plan beside the machine's ceilings."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvist.bench.ceilings import Ceilings
+from kvist.core.model_spec import ModelSpec
+from kvist.core.step_plan import BlockMove, BlockMoveKind
+from kvist.execution.native.plan_description import attention_ops_per_token_and_key, ops_per_token, weight_bytes
+from kvist.execution.native.runner import NativeRunner
+from kvist.execution.native.traced_plan import PlannedOperation
+from kvist.execution.step_batch import StepBatch, build_batch
+
+ENOUGH_S = 0.3  # of repeats, after which the best is taken
+MIN_REPEATS = 2
+MAX_FILL_TOKENS = 64  # written by a step of their own, then copied
+INT8_ROW_BYTES = 1.5  # per number of an activation: itself, and its share of scales and sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One batch: `num_requests` chunks of `num_tokens` tokens, each at the end of `context` tokens."""
+
+    num_requests: int
+    num_tokens: int
+    context: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_requests * self.num_tokens
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_requests * self.context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """One kind of operation in one case, its mean over the plan at the best repeat.
+
+    limit: what bounds it at best ("read", "int8", "fp32"); share: the time at that ceiling over the time taken. None
+    for operations without products, of which only the time is told. step_share: of all operations' time.
+    """
+
+    operation: PlannedOperation
+    count: int
+    case: Case
+    time_s: float
+    step_share: float
+    ops: int
+    num_bytes: int
+    limit: str | None
+    share: float | None
+
+    @property
+    def gop_per_s(self) -> float:
+        return self.ops / self.time_s / 1e9
+
+    @property
+    def gb_per_s(self) -> float:
+        return self.num_bytes / self.time_s / 1e9
+
+
+def time_linears(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, num_rows: int) -> list[KernelTime]:
+    """All operations but attention, on `num_rows` rows that each begin a request."""
+    case = Case(num_requests=num_rows, num_tokens=1, context=1)
+    return [kernel for kernel in _time(runner, spec, ceilings, case) if not is_attention(kernel.operation)]
+
+
+def time_attention(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, case: Case) -> list[KernelTime]:
+    """Attention, over KV that stands in blocks of its own for each request."""
+    return [kernel for kernel in _time(runner, spec, ceilings, case) if is_attention(kernel.operation)]
+
+
+def is_attention(operation: PlannedOperation) -> bool:
+    return "attention" in operation.name or operation.name.startswith("rope")
+
+
+def fill_kv(runner: NativeRunner, num_tokens: int) -> None:
+    """Write real keys and values to the first blocks and copy them to all that `num_tokens` tokens take."""
+    size = runner.block_size
+    written = min(num_tokens, MAX_FILL_TOKENS)
+    _run(runner, _batch(runner, Case(num_requests=1, num_tokens=written, context=written)), is_timed=False)
+    sources, num_blocks = max(written // size, 1), -(-num_tokens // size)
+    runner.move([BlockMove(BlockMoveKind.COPY, b % sources, b, size) for b in range(sources, num_blocks)])
+
+
+def _time(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, case: Case) -> list[KernelTime]:
+    batch = _batch(runner, case)
+    description = runner.describe()
+    operations = [*description.body, *description.head]
+    members: dict[PlannedOperation, list[int]] = defaultdict(list)
+    for i, operation in enumerate(operations):
+        members[operation].append(i)
+    repeats = _repeat(runner, batch)
+    best = {key: float(repeats[:, which].mean(axis=1).min()) for key, which in members.items()}
+    whole = sum(best[key] * len(which) for key, which in members.items())
+    return [
+        _kernel_time(key, len(which), case, spec, ceilings, time_s=best[key], step_s=whole)
+        for key, which in members.items()
+    ]
+
+
+def _repeat(runner: NativeRunner, batch: StepBatch) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """[repeats, operations] of seconds."""
+    _run(runner, batch, is_timed=False)
+    rows: list[list[float]] = []
+    start = time.perf_counter()
+    while len(rows) < MIN_REPEATS or time.perf_counter() - start < ENOUGH_S:
+        before = [seconds for _, seconds in runner.timings()]
+        _run(runner, batch, is_timed=True)
+        rows.append([after - since for (_, after), since in zip(runner.timings(), before, strict=True)])
+    return np.array(rows)
+
+
+def _run(runner: NativeRunner, batch: StepBatch, *, is_timed: bool) -> None:
+    last_rows = np.array([chunk.first_row + chunk.num_tokens - 1 for chunk in batch.chunks], np.int64)
+    runner.run(batch, last_rows, lambda *_: None, timed=is_timed)
+
+
+def _batch(runner: NativeRunner, case: Case) -> StepBatch:
+    num_blocks = -(-case.context // runner.block_size)
+    token_ids = [(31 * i + 7) % 256 for i in range(case.num_tokens)]
+    tables = np.arange(case.num_requests * num_blocks).reshape(case.num_requests, num_blocks) % runner.num_blocks
+    rows = [(token_ids, case.context - case.num_tokens, array("i", table.tolist())) for table in tables]
+    return build_batch(rows, block_size=runner.block_size, num_padding_tokens=0)
+
+
+def _kernel_time(
+    operation: PlannedOperation,
+    count: int,
+    case: Case,
+    spec: ModelSpec,
+    ceilings: Ceilings,
+    *,
+    time_s: float,
+    step_s: float,
+) -> KernelTime:
+    ops, num_bytes, limit, ceiling_s = 0, 0, None, 0.0
+    if operation.name.startswith("attention") and operation.name != "attention_merge":
+        ops, num_bytes = _attention_work(case, spec)
+        limit, ceiling_s = _roofline(ops, num_bytes, ceilings, is_int8=False)
+    elif work := ops_per_token(operation, spec):
+        ops = work * case.num_rows
+        is_int8 = operation.weights[0].format not in ("F32", "F16", "BF16")
+        num_bytes = _linear_bytes(operation, case.num_rows, is_int8=is_int8)
+        limit, ceiling_s = _roofline(ops, num_bytes, ceilings, is_int8=is_int8)
+    return KernelTime(
+        operation=operation,
+        count=count,
+        case=case,
+        time_s=time_s,
+        step_share=time_s * count / step_s,
+        ops=ops,
+        num_bytes=num_bytes,
+        limit=limit,
+        share=ceiling_s / time_s if limit else None,
+    )
+
+
+def _roofline(ops: int, num_bytes: int, ceilings: Ceilings, *, is_int8: bool) -> tuple[str, float]:
+    """What bounds the work at best, and the seconds that takes."""
+    read_s = num_bytes / ceilings.resident_gb_per_s / 1e9
+    products_s = ops / (ceilings.int8_gop_per_s if is_int8 else ceilings.fp32_gop_per_s) / 1e9
+    return ("read", read_s) if read_s > products_s else ("int8" if is_int8 else "fp32", products_s)
+
+
+def _linear_bytes(operation: PlannedOperation, num_rows: int, *, is_int8: bool) -> int:
+    """Weights once, rows in and out."""
+    weights = operation.weights
+    outputs = sum(weight.num_outputs for weight in weights)
+    row_bytes = weights[0].width * (INT8_ROW_BYTES if is_int8 else 4) + 4 * outputs
+    return weight_bytes(operation) + int(num_rows * row_bytes)
+
+
+def _attention_work(case: Case, spec: ModelSpec) -> tuple[int, int]:
+    """Operations and KV bytes of a layer, averaged over layers that look back differently far."""
+    first = case.context - case.num_tokens
+    ops, num_bytes = [], []
+    for layer in spec.layers:
+        window = layer.sliding_window or case.context
+        keys = sum(min(position + 1, window) for position in range(first, case.context))
+        ops.append(attention_ops_per_token_and_key(spec) * keys * case.num_requests)
+        seen = min(case.context, window + case.num_tokens)
+        num_bytes.append(2 * spec.num_kv_heads * spec.head_dim * 2 * seen * case.num_requests)
+    return sum(ops) // len(ops), sum(num_bytes) // len(num_bytes)
