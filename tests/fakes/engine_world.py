@@ -13,9 +13,16 @@ from kvist.core.request_events import EventBatch, Finished, Preempted, RequestEv
 from kvist.core.sampling_params import SamplingParams
 from kvist.engine.engine_core import EngineCore
 from kvist.kvcache.kv_cache import KVCache
+from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.scheduler import Scheduler
 from kvist.simulator.event_driver import EventDriver
-from kvist.simulator.simulated_executor import SimulatedExecutor, StepDuration, fixed_duration, hashed_token
+from kvist.simulator.simulated_executor import (
+    SampleToken,
+    SimulatedExecutor,
+    StepDuration,
+    fixed_duration,
+    hashed_token,
+)
 
 BLOCK_SIZE = 16
 
@@ -57,6 +64,8 @@ class World:
     vocab_size: int = 32_000
     enable_prefix_caching: bool = True
     config: dict[str, Any] = field(default_factory=dict)
+    speculator: Speculator | None = None
+    sample_token: SampleToken | None = None
     events: list[RequestEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,12 +79,13 @@ class World:
             block_size=BLOCK_SIZE,
             max_num_batched_tokens=self.budget,
             max_model_len=self.max_model_len,
+            speculator=self.speculator,
         )
         self.executor = SimulatedExecutor(
             num_blocks=self.num_blocks,
             block_size=BLOCK_SIZE,
             duration=self.duration,
-            sample_token=hashed_token(self.vocab_size),
+            sample_token=self.sample_token or hashed_token(self.vocab_size),
         )
         self.core = EngineCore(self.scheduler, self.executor)
         self.driver = EventDriver(self.core, VirtualClock())

@@ -12,13 +12,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.fakes.engine_world import World, request
+from tests.fakes.oracle_speculator import OracleSpeculator
 
 from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 from kvist.core.errors import KvistError
 from kvist.core.request import FinishReason, NewRequest, RequestId, unpack_token_ids
 from kvist.core.request_events import Finished, PromptScored, RequestEvent, TokensSampled
 from kvist.engine.engine_core import OpenStep
+from kvist.scheduler.drafting import Speculator
 from kvist.simulator.simulated_executor import hashed_token
+from kvist.speculation.adaptive_speculator import AdaptiveSpeculator
+from kvist.speculation.proposers import ModelProposer, NgramProposer
 
 VOCAB_SIZE = 40  # small: stop tokens are hit by chance, at any depth
 SAMPLE = hashed_token(VOCAB_SIZE)
@@ -34,6 +38,15 @@ def tokens_alone(new: NewRequest, max_model_len: int) -> list[int]:
         if tokens[-1] in new.eos_token_ids and len(tokens) >= new.sampling.min_tokens:
             break
     return tokens
+
+
+def make_speculator(drafts: str) -> Speculator | None:
+    if drafts == "none":
+        return None
+    if drafts == "oracle":
+        return OracleSpeculator(SAMPLE, num_tokens=20)  # more than a block
+    proposer = NgramProposer(min_length=1, max_length=3) if drafts == "ngram" else ModelProposer()
+    return AdaptiveSpeculator(proposer, max_draft_tokens=5, is_adaptive=drafts == "model")
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -57,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.sampled_from([1, 3, 16]),
         threshold=st.sampled_from([0, 5]),
         enable_prefix_caching=st.booleans(),
+        drafts=st.sampled_from(["none", "ngram", "model", "oracle"]),
     )
     def build(
         self,
@@ -68,6 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs: int,
         threshold: int,
         enable_prefix_caching: bool,
+        drafts: str,
     ) -> None:
         self.max_len = min(90, num_blocks * 16)
         self.world = World(
@@ -76,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             depth=depth,
             max_model_len=self.max_len,
             vocab_size=VOCAB_SIZE,
+            speculator=make_speculator(drafts),
             enable_prefix_caching=enable_prefix_caching,
             config={
                 "policy": policy,

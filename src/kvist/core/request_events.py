@@ -49,12 +49,16 @@ class PromptScored(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokensSampled(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """New output tokens; a stop token is among them."""
+    """New output tokens; a stop token is among them.
+
+    num_draft_tokens: how many were proposed for this step. All but the last of `token_ids` are accepted ones.
+    """
 
     request_id: RequestId
     time_s: float
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
+    num_draft_tokens: int = 0
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -89,6 +93,7 @@ class StepSummary(msgspec.Struct, frozen=True, gc=False):
     num_free_blocks: int
     num_evictable_blocks: int
     num_total_blocks: int
+    num_draft_tokens: int = 0  # proposed tokens that were computed beside the decodes
 
 
 class EventBatch(msgspec.Struct, frozen=True):

@@ -58,8 +58,13 @@ class StepPlan(msgspec.Struct, frozen=True):
     request, writing their K and V. If samples[i], its last token's logits give the next token, which the executor
     appends to the request.
 
+    A row with drafts ends in them: its chunk is one known token and then the drafts, which the request does not know
+    yet. The executor samples at each of these positions as it would one by one, up to and including the first token
+    that differs from the draft at its place; what was computed past that counts for nothing.
+
     num_padding_tokens: tokens computed for nothing by the padded `static` policy, spread over the rows; 0 elsewhere.
-    draft_token_ids: per request id, tokens proposed after its known ones; they stand at the end of its chunk.
+    draft_token_ids: by request id, the drafts of rows that come with them.
+    num_model_drafts: by request id, how many drafts the executor's own draft model is to propose.
     """
 
     step_id: int
@@ -74,3 +79,4 @@ class StepPlan(msgspec.Struct, frozen=True):
     dropped_request_ids: list[RequestId] = []
     num_padding_tokens: int = 0
     draft_token_ids: dict[RequestId, list[int]] = {}
+    num_model_drafts: dict[RequestId, int] = {}

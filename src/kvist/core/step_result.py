@@ -22,7 +22,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, gc=False):
 class StepResult(msgspec.Struct):
     """Result of the plan with the same `step_id`; `sampled_token_ids` has one entry per row of the plan.
 
-    sampled_token_ids: () for a row that does not sample, one token as a rule, several when drafts were accepted.
+    sampled_token_ids: () for a row that does not sample, one token as a rule, more when drafts were
+    accepted: these, then the token sampled after them.
     logprobs: by row, one entry per sampled token, for requests that asked.
     prompt_logprobs: by row, one entry per scheduled prompt token i, for the token at i + 1 of the prompt (so the
     first prompt token has none, and the last prompt token's entry is left out), for requests that asked.

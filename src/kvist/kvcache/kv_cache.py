@@ -236,6 +236,13 @@ class KVCache:
         block_ids.extend(fresh[len(shared) :])
         return TableGrowth(first, block_ids[first:], moves)
 
+    def shrink(self, table: BlockTable, *, num_tokens: int) -> None:
+        """Free the table's last blocks that `num_tokens` tokens do not need. Nothing in them may have been committed."""
+        num_kept = -(-num_tokens // self.block_size)
+        assert num_kept >= table.num_committed_blocks, "committed blocks are given up with the table"
+        self.pool.release(table.block_ids[num_kept:])
+        del table.block_ids[num_kept:]
+
     def _drop_shared(self, table: BlockTable, index: int, block_id: int) -> None:
         """The table has a copy now and lets go of the shared block."""
         self.pool.release((block_id,))

@@ -46,13 +46,15 @@ def _check_running(request: TrackedRequest, state: SchedulerState, *, is_listed:
     num_scheduled = request.num_computed_tokens + request.num_in_flight_tokens
     assert num_covered == request.num_covered_tokens >= num_scheduled, f"{request.id}: blocks do not cover its tokens"
     assert request.num_tokens + request.num_in_flight_samples <= request.max_total_tokens, f"{request.id} overruns"
+    num_drafts = max((step.num_drafts.get(request.id, 0) for step in state.open_steps), default=0)
+    assert num_covered >= num_scheduled + num_drafts, f"{request.id}: blocks do not cover its drafts"
     num_rows = num_samples = 0
     for step in state.open_steps:
         if request in step.stale:
             continue
         for row, member in enumerate(step.decodes + step.chunks):
             if member is request:
-                num_rows += step.plan.num_scheduled_tokens[row]
+                num_rows += step.plan.num_scheduled_tokens[row] - step.num_drafts.get(request.id, 0)
                 num_samples += step.plan.samples[row]
     assert num_rows == request.num_in_flight_tokens, f"{request.id}: tokens in flight"
     assert num_samples == request.num_in_flight_samples, f"{request.id}: samples in flight"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvist.core.draft import Draft
 from kvist.core.request import RequestId
 from kvist.core.step_plan import BlockMove, ScheduledRequestData, StepPlan, TableEdit
 from kvist.kvcache.kv_cache import TableGrowth
@@ -14,7 +16,8 @@ from kvist.scheduler.tracked_request import TrackedRequest
 class PlannedStep:
     """A step whose result is awaited. Rows: first the decodes, then the chunks.
 
-    stale: requests that finished or lost their blocks since; what the step computes for them is discarded.
+    num_drafts: drafts of the decodes that have any. stale: requests that finished or lost their blocks since; what the
+    step computes for them is discarded.
     """
 
     plan: StepPlan
@@ -23,6 +26,7 @@ class PlannedStep:
     num_prefill_tokens: int
     num_started: int
     num_started_tokens: int
+    num_drafts: dict[RequestId, int] = field(default_factory=dict)
     stale: set[TrackedRequest] = field(default_factory=set)
 
 
@@ -41,10 +45,20 @@ class PlanBuilder:
         self._table_edits: list[TableEdit] = []
         self._block_moves: list[BlockMove] = []
         self._num_started_tokens = 0
+        self._drafts: dict[RequestId, Draft] = {}
 
     @property
     def is_empty(self) -> bool:
         return not self._decodes and not self._chunks
+
+    @property
+    def decodes(self) -> Sequence[TrackedRequest]:
+        return self._decodes
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens planned so far, without drafts and padding."""
+        return len(self._decodes) + sum(self._chunk_sizes)
 
     def add_growth(self, request_id: RequestId, growth: TableGrowth) -> None:
         self._table_edits.append(TableEdit(request_id, growth.first, growth.block_ids))
@@ -89,21 +103,35 @@ class PlanBuilder:
         request.num_in_flight_samples += samples
         return num_tokens == num_left
 
+    def add_draft(self, request: TrackedRequest, draft: Draft) -> None:
+        """Let the decode of `request`, which has blocks for it, verify `draft`.
+
+        In flight counts only what is certain: one token to compute, one to come.
+        """
+        self._drafts[request.id] = draft
+
     def build(self, *, dropped_request_ids: list[RequestId], num_padding_tokens: int) -> PlannedStep:
         num_decodes = len(self._decodes)
         num_prefill_tokens = sum(self._chunk_sizes)
+        num_drafts = {id_: draft.num_tokens for id_, draft in self._drafts.items()}
         plan = StepPlan(
             step_id=self._step_id,
             request_ids=[request.id for request in self._decodes] + [request.id for request in self._chunks],
             start_positions=self._positions + self._chunk_starts,
-            num_scheduled_tokens=[1] * num_decodes + self._chunk_sizes,
+            num_scheduled_tokens=self._decode_sizes() + self._chunk_sizes,
             samples=[True] * num_decodes + self._chunk_samples,
-            num_total_tokens=num_decodes + num_prefill_tokens,
+            num_total_tokens=num_decodes + num_prefill_tokens + sum(num_drafts.values()),
             new_requests=self._new_requests,
             table_edits=self._table_edits,
             block_moves=self._block_moves,
             dropped_request_ids=dropped_request_ids,
             num_padding_tokens=num_padding_tokens,
+            draft_token_ids={
+                id_: list(draft.token_ids) for id_, draft in self._drafts.items() if draft.token_ids is not None
+            },
+            num_model_drafts={
+                id_: draft.num_tokens for id_, draft in self._drafts.items() if draft.token_ids is None
+            },
         )
         return PlannedStep(
             plan=plan,
@@ -112,4 +140,11 @@ class PlanBuilder:
             num_prefill_tokens=num_prefill_tokens,
             num_started=len(self._new_requests),
             num_started_tokens=self._num_started_tokens,
+            num_drafts=num_drafts,
         )
+
+    def _decode_sizes(self) -> list[int]:
+        if not self._drafts:
+            return [1] * len(self._decodes)
+        drafts = self._drafts
+        return [1 + drafts[request.id].num_tokens if request.id in drafts else 1 for request in self._decodes]

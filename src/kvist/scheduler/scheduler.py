@@ -25,13 +25,14 @@ from kvist.scheduler.admission import (
     total_tokens_limit,
 )
 from kvist.scheduler.candidates import CandidateSource
+from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.invariants import check_scheduler
 from kvist.scheduler.plan_builder import PlannedStep
 from kvist.scheduler.policies.registry import POLICY_FUNCTIONS
 from kvist.scheduler.preemption import GrowthReserve
 from kvist.scheduler.queue_orders import arrival_rank, make_queue, priority_rank
 from kvist.scheduler.scheduler_state import SchedulerState
-from kvist.scheduler.step_outcome import apply_result
+from kvist.scheduler.step_outcome import StepOutcome, apply_result
 from kvist.scheduler.step_planner import StepPlanner
 from kvist.scheduler.tracked_request import TrackedRequest, track
 
@@ -50,7 +51,8 @@ class SchedulerStatus(msgspec.Struct, frozen=True, gc=False):
 class Scheduler:
     """Plans steps over one KV cache, at most `max_steps_in_flight` of them open at once, finished in order.
 
-    max_num_batched_tokens: the resolved token budget of a step (the configuration's may be None).
+    max_num_batched_tokens: the resolved token budget of a step (the configuration's may be None). speculator: proposes
+    drafts; needs steps one at a time, as its drafts follow tokens whose values are known.
     """
 
     def __init__(
@@ -61,8 +63,11 @@ class Scheduler:
         block_size: int,
         max_num_batched_tokens: int,
         max_model_len: int,
+        speculator: Speculator | None = None,
     ) -> None:
         self._config = config
+        self._speculator = speculator
+        self._max_steps_in_flight = config.max_steps_in_flight if speculator is None else 1
         # Each running request may decode in the same step, so no more may run than the budget has tokens.
         self._max_running = min(config.max_num_seqs, max_num_batched_tokens)
         self._limits = CapacityLimits(
@@ -80,6 +85,7 @@ class Scheduler:
             POLICY_FUNCTIONS[config.policy],
             token_budget=max_num_batched_tokens,
             max_chunk_tokens=_max_chunk_tokens(config, max_num_batched_tokens),
+            speculator=speculator,
         )
         self._deadlines: list[tuple[float, int, RequestId]] = []  # a heap; the number tells uses of one id apart
         self._num_added = 0
@@ -90,7 +96,7 @@ class Scheduler:
 
     @property
     def max_steps_in_flight(self) -> int:
-        return self._config.max_steps_in_flight
+        return self._max_steps_in_flight
 
     def status(self) -> SchedulerStatus:
         cache = self._state.kv_cache
@@ -142,7 +148,7 @@ class Scheduler:
         """
         state = self._state
         self._drop_expired(now)
-        if not state.requests or len(state.open_steps) >= self._config.max_steps_in_flight:
+        if not state.requests or len(state.open_steps) >= self._max_steps_in_flight:
             return None
         step = self._planner.plan(now, max_candidates=self._max_running - len(state.running))
         if step is None:
@@ -162,6 +168,8 @@ class Scheduler:
         step = self._oldest_step(plan)
         outcome = apply_result(step, result, now, self._state.events)
         del self._state.open_steps[0]
+        if self._speculator is not None:
+            self._teach(self._speculator, step, outcome, result.step_time_s)
         for request in outcome.filled:
             self._note_filled(request)
         for request, error in outcome.failed:
@@ -171,6 +179,8 @@ class Scheduler:
         for request in outcome.filled:
             if request.is_complete:
                 self._finish(request, FinishReason.LENGTH, now)
+        for request, _, _ in outcome.verified:
+            self._give_back_blocks(request)
         self._reserve.note_step()
         self._start_rate.note_step(
             num_started=step.num_started, num_tokens=step.num_started_tokens, step_time_s=result.step_time_s
@@ -239,6 +249,23 @@ class Scheduler:
         self._state.kv_cache.commit(request.table, request.token_ids, num_computed_tokens=request.num_computed_tokens)
         request.set_attention(self._state.block_size)
 
+    @staticmethod
+    def _teach(speculator: Speculator, step: PlannedStep, outcome: StepOutcome, step_time_s: float) -> None:
+        for request, num_drafts, num_accepted in outcome.verified:
+            speculator.note_verified(request.id, num_drafts, num_accepted)
+        speculator.note_step(
+            num_base_tokens=step.num_prefill_tokens + len(step.decodes),
+            num_draft_tokens=sum(step.num_drafts.values()),
+            step_time_s=step_time_s,
+        )
+
+    def _give_back_blocks(self, request: TrackedRequest) -> None:
+        """Free what drafts took and their refusal left empty."""
+        if request.table is not None:
+            self._state.kv_cache.shrink(request.table, num_tokens=request.num_tokens)
+            request.num_covered_tokens = len(request.table.block_ids) * self._state.block_size
+            request.set_attention(self._state.block_size)
+
     def _finish(
         self,
         request: TrackedRequest,
@@ -257,6 +284,8 @@ class Scheduler:
         else:
             state.queue.remove(request)
         del state.requests[request.id]
+        if self._speculator is not None:
+            self._speculator.forget(request.id)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -291,6 +320,7 @@ class Scheduler:
             num_free_blocks=status.num_free_blocks,
             num_evictable_blocks=status.num_evictable_blocks,
             num_total_blocks=status.num_total_blocks,
+            num_draft_tokens=sum(step.num_drafts.values()),
         )
 
     def _close_turn(self, now: float, summary: StepSummary | None) -> EventBatch:

@@ -21,6 +21,7 @@ class StepOutcome:
     filled: list[TrackedRequest] = field(default_factory=list)  # passed `attention_computed`
     stopped: list[tuple[TrackedRequest, int]] = field(default_factory=list)  # with the stop token
     failed: list[tuple[TrackedRequest, str]] = field(default_factory=list)
+    verified: list[tuple[TrackedRequest, int, int]] = field(default_factory=list)  # drafts, accepted ones
 
 
 def apply_result(step: PlannedStep, result: StepResult, now: float, events: list[RequestEvent]) -> StepOutcome:
@@ -56,6 +57,7 @@ def _apply_decodes(
 ) -> None:
     stale = step.stale
     filled = outcome.filled
+    num_drafts = step.num_drafts
     add_event = events.append
     for row, request in enumerate(step.decodes):
         if stale and request in stale:
@@ -66,6 +68,9 @@ def _apply_decodes(
         if not tokens:
             outcome.failed.append((request, "the executor sampled no token"))
             continue
+        if num_drafts and request.id in num_drafts:
+            _apply_verified(request, num_drafts[request.id], list(tokens), logprobs.get(row), now, events, outcome)
+            continue
         request.num_computed_tokens = num_computed = request.num_computed_tokens + 1
         token = tokens[0]
         request.token_ids.append(token)
@@ -74,6 +79,35 @@ def _apply_decodes(
             filled.append(request)
         if token in request.stop_ids and len(request.token_ids) >= request.min_total_tokens:
             outcome.stopped.append((request, token))
+
+
+def _apply_verified(
+    request: TrackedRequest,
+    num_drafts: int,
+    tokens: list[int],
+    logprobs: list[TokenLogprobs] | None,
+    now: float,
+    events: list[RequestEvent],
+    outcome: StepOutcome,
+) -> None:
+    """Take the accepted drafts and the token after them, up to the first that stops the request."""
+    if len(tokens) > num_drafts + 1:
+        outcome.failed.append((request, f"the executor sampled {len(tokens)} tokens for {num_drafts} drafts"))
+        return
+    outcome.verified.append((request, num_drafts, len(tokens) - 1))
+    first_that_may_stop = max(request.min_total_tokens - len(request.token_ids) - 1, 0)
+    for index in range(first_that_may_stop, len(tokens)):
+        if tokens[index] in request.stop_ids:
+            outcome.stopped.append((request, tokens[index]))
+            del tokens[index + 1 :]
+            break
+    # Each token follows one that has been computed; nothing is known of the KV past the last accepted draft.
+    request.num_computed_tokens += len(tokens)
+    request.token_ids.extend(tokens)
+    kept_logprobs = None if logprobs is None else logprobs[: len(tokens)]
+    events.append(TokensSampled(request.id, now, tokens, kept_logprobs, num_drafts))
+    if request.num_computed_tokens >= request.attention_computed:
+        outcome.filled.append(request)
 
 
 def _apply_chunks(

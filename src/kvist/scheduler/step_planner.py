@@ -11,6 +11,7 @@ from kvist.core.request import RequestState
 from kvist.core.request_events import Preempted, Scheduled
 from kvist.kvcache.kv_cache import BlockTable, PrefixMatch
 from kvist.scheduler.candidates import NO_MATCH, CandidateSource
+from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvist.scheduler.policy import Grants, Policy, PolicyView
 from kvist.scheduler.preemption import GrowthReserve, GrowthTally, choose_victim
@@ -38,6 +39,7 @@ class StepPlanner:
         *,
         token_budget: int,
         max_chunk_tokens: int,
+        speculator: Speculator | None,
     ) -> None:
         self._state = state
         self._candidates = candidates
@@ -45,6 +47,7 @@ class StepPlanner:
         self._policy = policy
         self._token_budget = token_budget
         self._max_chunk_tokens = max_chunk_tokens
+        self._speculator = speculator
         self._num_steps = 0
 
     def plan(self, now: float, *, max_candidates: int) -> PlannedStep | None:
@@ -63,6 +66,9 @@ class StepPlanner:
         self._add_chunks(builder, grants, now, may_start=not has_preempted)
         if builder.is_empty:
             return None
+        if self._speculator is not None and builder.decodes:
+            room = self._token_budget - builder.num_tokens - grants.num_padding_tokens
+            self._add_drafts(builder, self._speculator, room)
         self._num_steps += 1
         dropped, self._state.dropped = self._state.dropped, []
         return builder.build(dropped_request_ids=dropped, num_padding_tokens=grants.num_padding_tokens)
@@ -111,6 +117,30 @@ class StepPlanner:
             request.num_covered_tokens = len(request.table.block_ids) * self._state.block_size
             break
         return has_preempted
+
+    def _add_drafts(self, builder: PlanBuilder, speculator: Speculator, max_tokens: int) -> None:
+        """Let decodes verify drafts with the budget and the blocks that nothing else needs. Nobody is preempted."""
+        requests = builder.decodes
+        # After all drafts are accepted one more token is sampled: it is the last one at the latest.
+        limits = [request.num_remaining_tokens - 1 for request in requests]
+        drafts = speculator.propose(requests, limits, num_base_tokens=builder.num_tokens, max_tokens=max_tokens)
+        for request, draft in zip(requests, drafts, strict=True):
+            if draft is not None and (num_tokens := self._make_room(builder, request, draft.num_tokens)):
+                builder.add_draft(request, draft.cut(num_tokens))
+
+    def _make_room(self, builder: PlanBuilder, request: TrackedRequest, num_draft_tokens: int) -> int:
+        """Give `request` blocks for its drafts as far as there are any; return how many drafts they hold."""
+        position = request.num_computed_tokens  # of the one known token; the drafts come after it
+        if position + num_draft_tokens >= request.num_covered_tokens and request.table is not None:
+            num_tokens = position + 1 + num_draft_tokens
+            cache = self._state.kv_cache
+            num_blocks = cache.blocks_needed(request.table, num_tokens=num_tokens, write_from=position)
+            if num_blocks <= cache.num_available_blocks:
+                growth = cache.grow(request.table, num_tokens=num_tokens, write_from=position)
+                if growth is not None:
+                    builder.add_growth(request.id, growth)
+                request.num_covered_tokens = len(request.table.block_ids) * self._state.block_size
+        return min(num_draft_tokens, request.num_covered_tokens - position - 1)
 
     def _preempt(self, victim: TrackedRequest, now: float) -> None:
         state = self._state

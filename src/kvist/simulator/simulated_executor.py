@@ -8,7 +8,7 @@ believes are there, so a missing copy, a phantom hit or a freed block in use is 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvist.core.request import RequestId, unpack_token_ids
@@ -51,6 +51,13 @@ class _Sequence:
     sampling: SamplingParams
     sample_index: int
     block_ids: list[int] = field(default_factory=list)
+    drafts: Sequence[int] = ()  # of this step
+
+    def chunk(self, first: int, last: int) -> list[int]:
+        """Tokens in [first, last), drafts included."""
+        known = self.token_ids[first:last].tolist()
+        num_known = len(self.token_ids)
+        return known + list(self.drafts[max(first - num_known, 0) : max(last - num_known, 0)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,10 @@ class PlanError(AssertionError):
 
 
 class SimulatedExecutor:
-    """Obeys the Executor contract. With `check_plans` it is a strict referee and raises PlanError."""
+    """Obeys the Executor contract. With `check_plans` it is a strict referee and raises PlanError.
+
+    draft_acceptance: share of the simulated draft model's tokens that are right.
+    """
 
     def __init__(
         self,
@@ -76,12 +86,14 @@ class SimulatedExecutor:
         duration: StepDuration,
         sample_token: SampleToken | None = None,
         check_plans: bool = True,
+        draft_acceptance: float = 0.7,
     ) -> None:
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._duration = duration
         self._sample_token = sample_token or hashed_token(vocab_size=32_000)
         self._check_plans = check_plans
+        self._draft_acceptance = draft_acceptance
         self._sequences: dict[RequestId, _Sequence] = {}
         self._contents: dict[int, list[int]] = {}  # block -> tokens whose KV its slots hold, -1 where none
 
@@ -95,6 +107,8 @@ class SimulatedExecutor:
 
     def begin_step(self, plan: StepPlan) -> SimulatedStep:
         self._learn(plan)
+        for request_id, drafts in self._drafts(plan).items():
+            self._sequences[request_id].drafts = drafts
         if self._check_plans:
             self._check_shape(plan)
             self._move_blocks(plan)
@@ -105,12 +119,7 @@ class SimulatedExecutor:
             sequence = self._sequences[request_id]
             if sequence.sampling.prompt_logprobs is not None:
                 prompt_logprobs.update(self._score(sequence, row, plan))
-            if plan.samples[row]:
-                token = self._sample_token(sequence.sampling, sequence.sample_index, len(sequence.token_ids))
-                sequence.token_ids.append(token)
-                sampled.append([token])
-            else:
-                sampled.append([])
+            sampled.append(self._sample(sequence) if plan.samples[row] else [])
         result = StepResult(step_id=plan.step_id, sampled_token_ids=list(sampled), prompt_logprobs=prompt_logprobs)
         return SimulatedStep(self._duration(plan), result)
 
@@ -135,10 +144,39 @@ class SimulatedExecutor:
                 raise PlanError(f"the table of {edit.request_id} has a gap before entry {edit.first}")
             block_ids[edit.first :] = edit.block_ids
 
+    def _drafts(self, plan: StepPlan) -> dict[RequestId, Sequence[int]]:
+        drafts: dict[RequestId, Sequence[int]] = dict(plan.draft_token_ids)
+        for request_id, num_tokens in plan.num_model_drafts.items():
+            drafts[request_id] = self._model_drafts(self._sequences[request_id], num_tokens)
+        return drafts
+
+    def _model_drafts(self, sequence: _Sequence, num_tokens: int) -> list[int]:
+        """The right tokens, but for a share that hashing picks."""
+        drafts = []
+        for position in range(len(sequence.token_ids), len(sequence.token_ids) + num_tokens):
+            token = self._sample_token(sequence.sampling, sequence.sample_index, position)
+            luck = (position * HASH_MULTIPLIER & HASH_MASK) / 2**64
+            drafts.append(token if luck < self._draft_acceptance else token + 1)
+        return drafts
+
+    def _sample(self, sequence: _Sequence) -> list[int]:
+        """The tokens up to and including the first that is not the draft at its place."""
+        sampled: list[int] = []
+        for draft in (*sequence.drafts, None):
+            token = self._sample_token(sequence.sampling, sequence.sample_index, len(sequence.token_ids))
+            sequence.token_ids.append(token)
+            sampled.append(token)
+            if token != draft:
+                break
+        sequence.drafts = ()
+        return sampled
+
     def _check_shape(self, plan: StepPlan) -> None:
         num_rows = len(plan.request_ids)
         if not len(plan.start_positions) == len(plan.num_scheduled_tokens) == len(plan.samples) == num_rows:
             raise PlanError(f"the columns of step {plan.step_id} differ in length")
+        if plan.draft_token_ids.keys() & plan.num_model_drafts.keys():
+            raise PlanError(f"step {plan.step_id} proposes for one request twice")
         if num_rows == 0 or len(set(plan.request_ids)) != num_rows:
             raise PlanError(f"step {plan.step_id} is empty or has two rows of one request")
         if plan.num_total_tokens != sum(plan.num_scheduled_tokens):
@@ -152,9 +190,13 @@ class SimulatedExecutor:
             raise PlanError(f"{request_id} was never introduced")
         num_tokens = plan.num_scheduled_tokens[row]
         end = plan.start_positions[row] + num_tokens
-        if num_tokens < 1 or end > len(sequence.token_ids):
-            raise PlanError(f"{request_id}: a chunk of {num_tokens} to {end}, of {len(sequence.token_ids)} tokens")
-        if plan.samples[row] and end != len(sequence.token_ids):
+        num_drafts = len(sequence.drafts)
+        num_known = len(sequence.token_ids) + num_drafts
+        if num_tokens < 1 or end > num_known:
+            raise PlanError(f"{request_id}: a chunk of {num_tokens} to {end}, of {num_known} tokens")
+        if num_drafts and (not plan.samples[row] or num_tokens <= num_drafts):
+            raise PlanError(f"{request_id} does not verify its {num_drafts} drafts")
+        if plan.samples[row] and end != num_known:
             raise PlanError(f"{request_id} samples before its last token")
         if end > len(sequence.block_ids) * self._block_size:
             raise PlanError(f"{request_id}: {len(sequence.block_ids)} blocks do not cover {end} tokens")
@@ -184,7 +226,7 @@ class SimulatedExecutor:
                 last = min(end, (index + 1) * block_size)
                 slots = self._contents.setdefault(block_id, [])
                 slots.extend([-1] * (first - index * block_size - len(slots)))
-                slots[first - index * block_size :] = sequence.token_ids[first:last]
+                slots[first - index * block_size :] = sequence.chunk(first, last)
         for row, request_id in enumerate(plan.request_ids):
             self._check_prefix(request_id, plan.start_positions[row] + plan.num_scheduled_tokens[row])
 
@@ -192,7 +234,7 @@ class SimulatedExecutor:
         sequence = self._sequences[request_id]
         for index in range(-(-end // self._block_size)):
             first = index * self._block_size
-            expected = sequence.token_ids[first : min(end, first + self._block_size)].tolist()
+            expected = sequence.chunk(first, min(end, first + self._block_size))
             if self._contents.get(sequence.block_ids[index], [])[: len(expected)] != expected:
                 raise PlanError(f"{request_id} reads wrong KV in block {sequence.block_ids[index]} at token {first}")
 
