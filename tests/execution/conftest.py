@@ -16,7 +16,7 @@ from kvist.weights.checkpoint import open_checkpoint
 
 @pytest.fixture
 def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
-    """`tiny_executor("qwen3", "hf", kv_cache_dtype="float16")`."""
+    """`tiny_executor("qwen3", "hf", kv_cache_dtype="float16")`. draft: architecture and format of a draft model."""
 
     def make(
         architecture: str = "llama",
@@ -28,6 +28,7 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         max_num_batched_tokens: int = 256,
         kv_cache_dtype: str = "auto",
         logprobs_mode: str = "raw_logprobs",
+        draft: tuple[str, str] | None = None,
     ) -> ModelExecutor:
         config = EngineConfig(
             cache=CacheConfig(kv_cache_dtype=kv_cache_dtype),
@@ -35,6 +36,7 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
             executor=ExecutorConfig(executor=executor, num_threads=num_threads, logprobs_mode=logprobs_mode),
         )
         checkpoint = open_checkpoint(tiny_model(architecture, weight_format))
-        return load_model_executor(checkpoint, config, num_blocks=num_blocks)
+        draft_checkpoint = None if draft is None else open_checkpoint(tiny_model(*draft))
+        return load_model_executor(checkpoint, config, num_blocks=num_blocks, draft_checkpoint=draft_checkpoint)
 
     return make

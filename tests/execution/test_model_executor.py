@@ -51,9 +51,9 @@ def test_forgetting_a_request_that_is_not_known_is_no_fault(tiny_executor):
     assert tiny_executor().begin_step(plan).sampled_token_ids == []
 
 
-def test_draft_tokens_are_refused(tiny_executor):
-    plan = StepPlan(0, [], [], [], [], 0, draft_token_ids={RequestId("r"): [1]})
-    with pytest.raises(ValueError, match="draft"):
+def test_drafts_of_a_model_that_is_not_there_are_refused(tiny_executor):
+    plan = StepPlan(0, [], [], [], [], 0, num_model_drafts={RequestId("r"): 1})
+    with pytest.raises(ValueError, match="draft model"):
         tiny_executor().begin_step(plan)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from kvist.config.fields import ConfigField, Value, config_fields
 from kvist.config.foreign_flags import add_foreign_flags
 from kvist.config.option import Option
+from kvist.config.speculative_json import parse_speculation
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 
@@ -53,6 +54,16 @@ class _StoreField(argparse.Action):
         setattr(namespace, self.dest, value)
 
 
+class _StoreSpeculation(argparse.Action):
+    """Takes one JSON object in place of the flags of the speculation section."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        for name, value in parse_speculation(str(values), source=str(option_string)).items():
+            setattr(namespace, f"speculation.{name}", value)
+
+
 def whole_number(label: str, *, low: int) -> Callable[[str], int]:
     """An argparse type for options that are no configuration fields. Raises ConfigError, naming `label`."""
     return _plain(label, int, low=low)
@@ -76,6 +87,14 @@ def add_config_arguments(parser: argparse.ArgumentParser, sections: Sections) ->
         for field in config_fields(config_class, section):
             _add_field(group, field)
             own.update((field.flag, *field.option.aliases, *field.option.off_aliases))
+    if "speculation" in sections:
+        parser.add_argument(
+            "--speculative-config",
+            action=_StoreSpeculation,
+            metavar="JSON",
+            default=argparse.SUPPRESS,
+            help='the speculation options as one object, such as {"method": "ngram", "num_speculative_tokens": 5}',
+        )
     add_foreign_flags(parser, own)
 
 

@@ -8,6 +8,7 @@ from kvist.config.cache_config import CacheConfig
 from kvist.config.model_config import ModelConfig
 from kvist.config.option import option
 from kvist.config.scheduler_config import SchedulerConfig
+from kvist.config.speculation_config import SpeculationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +34,4 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)

@@ -93,16 +93,13 @@ FOREIGN_FLAGS = (
         "LoRA adapters are not supported so far; merge the adapter into the weights",
     ),
     ForeignFlag(
-        (
-            "--speculative-config",
-            "--speculative-algorithm",
-            "--speculative-num-steps",
-            "--speculative-eagle-topk",
-            "--speculative-num-draft-tokens",
-            "--spec-type",
-            "-md",
-        ),
-        "speculative decoding is not supported so far",
+        ("--speculative-algorithm", "--spec-type"),
+        "use --speculative-method ngram, or name a draft model with --speculative-model",
+        ("none",),
+    ),
+    ForeignFlag(
+        ("--speculative-num-steps", "--speculative-eagle-topk"),
+        "drafts are one row of tokens: --num-speculative-tokens says how many",
     ),
     ForeignFlag(
         ("--tool-call-parser", "--enable-auto-tool-choice"), "tool calls are not parsed so far; requests get plain text"

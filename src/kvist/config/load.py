@@ -19,6 +19,8 @@ from kvist.config.fields import Value, build_config, config_fields
 from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.config.server_config import ServerConfig
+from kvist.config.speculation_config import SpeculationConfig
+from kvist.config.speculative_json import speculation_values
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 
@@ -27,6 +29,7 @@ ENGINE_SECTIONS: Mapping[str, type] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "executor": ExecutorConfig,
+    "speculation": SpeculationConfig,
 }
 SERVE_SECTIONS: Mapping[str, type] = {**ENGINE_SECTIONS, "server": ServerConfig}
 
@@ -59,7 +62,11 @@ def load_configs(arguments: argparse.Namespace, sections: Mapping[str, type]) ->
 def engine_config(configs: Mapping[str, Any]) -> EngineConfig:
     """Gather the engine's sections, as `load_configs` returns them."""
     return EngineConfig(
-        model=configs["model"], cache=configs["cache"], scheduler=configs["scheduler"], executor=configs["executor"]
+        model=configs["model"],
+        cache=configs["cache"],
+        scheduler=configs["scheduler"],
+        executor=configs["executor"],
+        speculation=configs["speculation"],
     )
 
 
@@ -73,6 +80,9 @@ def engine_config_from_keywords(keywords: Mapping[str, Value]) -> EngineConfig:
     }
     values: Values = {section: {} for section in ENGINE_SECTIONS}
     for name, value in keywords.items():
+        if name == "speculative_config":
+            values["speculation"] |= speculation_values(value, source=name)
+            continue
         if name not in section_of:
             raise ConfigError(f"unknown option {name!r}.{did_you_mean(name, section_of)}")
         values[section_of[name]][name] = value
@@ -126,6 +136,22 @@ def _check_combinations(configs: Mapping[str, Any]) -> None:
         raise ConfigError(f"{flags} both size the KV pool; give one of them")
     if cache.block_size % 16:
         raise ConfigError(f"--block-size must be a multiple of 16, not {cache.block_size}")
+    if "speculation" in configs:
+        _check_speculation(configs["speculation"], configs["scheduler"])
     server: ServerConfig | None = configs.get("server")
     if server and (server.ssl_keyfile is None) != (server.ssl_certfile is None):
         raise ConfigError("TLS needs both --ssl-keyfile and --ssl-certfile; only one is given")
+
+
+def _check_speculation(speculation: SpeculationConfig, scheduler: SchedulerConfig) -> None:
+    if speculation.speculative_method == "draft_model" and speculation.speculative_model is None:
+        raise ConfigError("--speculative-method draft_model needs --speculative-model")
+    if speculation.speculative_method == "ngram" and speculation.speculative_model is not None:
+        raise ConfigError("--speculative-method ngram and --speculative-model both say where drafts come from; give one")
+    if speculation.prompt_lookup_min > speculation.prompt_lookup_max:
+        raise ConfigError(
+            f"--prompt-lookup-min {speculation.prompt_lookup_min} is larger than "
+            f"--prompt-lookup-max {speculation.prompt_lookup_max}"
+        )
+    if speculation.method != "none" and scheduler.max_steps_in_flight > 1:
+        raise ConfigError("speculation runs one step at a time; leave --max-steps-in-flight at 1")

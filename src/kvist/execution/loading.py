@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvist.config.engine_config import EngineConfig
 from kvist.execution.choice import choose_executor
+from kvist.execution.draft_model import DraftModel
 from kvist.execution.kv_dtype import kv_dtype
 from kvist.execution.kv_storage import KVStorage
 from kvist.execution.model_executor import ModelExecutor
@@ -24,20 +25,38 @@ LARGEST_TIMED_STEP = 2048  # tokens: what a step may hold until its budget has b
 
 
 def load_model_executor(
-    checkpoint: Checkpoint, config: EngineConfig, *, num_blocks: int, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    *,
+    num_blocks: int,
+    draft_checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
 ) -> ModelExecutor:
     """Read all weights (calling `progress` with bytes done and in all) and lay out the KV pool.
 
+    draft_checkpoint: a model with the same vocabulary, to draft tokens; its KV pool has as many blocks.
     Raises CheckpointError or UnsupportedModelError for what `read_model` refuses, ConfigError for an executor that
     cannot be had.
     """
     model = read_model(checkpoint)
+    sampler = Sampler(processed_logprobs=config.executor.logprobs_mode == "processed_logprobs")
+    runner = _load_runner(checkpoint, model, config, num_blocks, progress)
+    draft_model = None
+    if draft_checkpoint is not None:
+        draft_model = DraftModel(
+            _load_runner(draft_checkpoint, read_model(draft_checkpoint), config, num_blocks, progress),
+            sampler,
+            max_num_tokens=config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP,
+            max_token_id=model.spec.vocab_size,
+        )
+    return ModelExecutor(runner, sampler, engine_seed=config.model.seed, draft_model=draft_model)
+
+
+def _load_runner(
+    checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
+) -> Runner:
     make = _native_runner if choose_executor(config.executor.executor, model.spec) == "native" else _numpy_runner
-    return ModelExecutor(
-        make(checkpoint, model, config, num_blocks, progress),
-        Sampler(processed_logprobs=config.executor.logprobs_mode == "processed_logprobs"),
-        engine_seed=config.model.seed,
-    )
+    return make(checkpoint, model, config, num_blocks, progress)
 
 
 def _numpy_runner(
