@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ from kvist.core.errors import ConfigError
 
 ALL_FIELDS = [field for section, cls in SERVE_SECTIONS.items() for field in config_fields(cls, section)]
 SIZES = ("kv_cache_bytes", "num_blocks", "max_total_tokens")
+SPECULATION = (  # what goes together
+    {"speculative_method": "none", "speculative_model": None, "max_steps_in_flight": 2},
+    {"speculative_method": "ngram", "speculative_model": None, "max_steps_in_flight": 1, "prompt_lookup_min": 1},
+    {"speculative_method": "draft_model", "speculative_model": "small one", "max_steps_in_flight": 1},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -72,13 +78,14 @@ def values_of(field: ConfigField) -> st.SearchStrategy[Any]:
 def configurations(draw: st.DrawFn) -> dict[str, Any]:
     size = draw(st.sampled_from(SIZES))
     tls = draw(st.booleans())
+    given_together = {"prompt_lookup_min": 1, **draw(st.sampled_from(SPECULATION))}
     configs = {}
     for section, config_class in SERVE_SECTIONS.items():
         values = {}
         for field in config_fields(config_class, section):
             if (field.name in SIZES and field.name != size) or (field.name.startswith("ssl_") and not tls):
                 continue
-            value = draw(values_of(field))
+            value = given_together[field.name] if field.name in given_together else draw(values_of(field))
             values[field.name] = "file" if field.name.startswith("ssl_") else value
         configs[section] = config_class(**values)
     return configs
@@ -176,7 +183,15 @@ def test_spellings_of_other_engines_work(words: list[str], section: str, name: s
         (["--port"], "expected one argument"),
         (["--config", "/nowhere/kvist.toml"], "No such file"),
         (["-tp", "2"], "-tp 2 is not available"),
-        (["--speculative-config", "{}"], "speculative decoding is not supported"),
+        (["--speculative-config", "[]"], "must be an object"),
+        (["--speculative-config", "{"], "JSON"),
+        (["--speculative-config", '{"num_speculative_token": 3}'], "Did you mean 'num_speculative_tokens'?"),
+        (["--speculative-config", '{"method": "eagle"}'], "must be one of none, ngram, draft_model"),
+        (["--speculative-method", "draft_model"], "needs --speculative-model"),
+        (["--speculative-method", "ngram", "-md", "small"], "give one"),
+        (["--prompt-lookup-min", "9"], "larger than --prompt-lookup-max 8"),
+        (["--speculative-method", "ngram", "--max-steps-in-flight", "2"], "one step at a time"),
+        (["--speculative-algorithm", "EAGLE"], "--speculative-method ngram"),
         (["--enable-lora"], "LoRA"),
         (["--quantization", "awq"], "model file"),
         (["--gpu-memory-utilization=0.9"], "--kv-cache-bytes"),
@@ -243,3 +258,18 @@ def test_every_option_says_what_it_does() -> None:
     for field in ALL_FIELDS:
         assert len(field.option.help) > 10, field.name
         assert dataclasses.is_dataclass(SERVE_SECTIONS[field.section])
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "num_tokens"),
+    [
+        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', "ngram", 5),
+        ('{"model": "[ngram]", "num_speculative_tokens": 3}', "ngram", 3),
+        ('{"model": "small-one"}', "draft_model", 6),
+        ("{}", "none", 6),
+    ],
+)
+def test_speculation_may_be_given_as_one_object(text: str, method: str, num_tokens: int) -> None:
+    speculation = load("--speculative-config", text)["speculation"]
+    assert (speculation.method, speculation.num_speculative_tokens) == (method, num_tokens)
+    assert engine_config_from_keywords({"speculative_config": json.loads(text)}).speculation == speculation

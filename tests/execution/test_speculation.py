@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.fakes.engine_world import request
+from tests.fakes.plan_loop import one
 
 from kvist.config.scheduler_config import POLICIES, SchedulerConfig
 from kvist.core.draft import Draft
 from kvist.core.request import NewRequest, Request
 from kvist.core.request_events import Finished, Preempted, TokensSampled
+from kvist.core.sampling_params import SamplingParams
 from kvist.engine.engine_core import EngineCore
 from kvist.execution.model_executor import ModelExecutor
 from kvist.kvcache.kv_cache import KVCache
@@ -90,10 +92,11 @@ def some_requests(sampling: dict[str, Any], max_tokens: int = 40) -> list[NewReq
     return [request(f"r{i}", prompt, max_tokens, sampling=sampling) for i, prompt in enumerate(prompts)]
 
 
-@pytest.mark.parametrize("executor", ["reference", "native"])
+GRID = [("native", policy, num_blocks) for policy in POLICIES for num_blocks in (NUM_BLOCKS, TINY_POOL)]
+
+
+@pytest.mark.parametrize(("executor", "policy", "num_blocks"), [*GRID, ("reference", "chunked_prefill", NUM_BLOCKS)])
 @pytest.mark.parametrize("make", [look_up, by_model])
-@pytest.mark.parametrize("num_blocks", [NUM_BLOCKS, TINY_POOL])
-@pytest.mark.parametrize("policy", POLICIES)
 def test_greedy_outputs_are_the_same(tiny_executor, executor, make, num_blocks, policy):
     model = tiny_executor("llama", executor=executor, draft=("qwen3", "f32"), num_blocks=NUM_BLOCKS)
     requests = some_requests(GREEDY, max_tokens=40 if num_blocks == NUM_BLOCKS else 100)
@@ -187,3 +190,35 @@ def test_numbers_of_a_draft_model_that_are_not_finite_propose_nothing(tiny_execu
     plain, drafting = serve(model, requests, None), serve(model, requests, by_model())
     assert plain.tokens == drafting.tokens
     assert drafting.num_accepted == 0
+
+
+ALLOWED = (7, 8, 9)
+TOY = {"temperature": 1.5, "allowed_token_ids": ALLOWED, "logprobs": 3}
+CHI_SQUARE_999 = 54.05  # of 26 degrees of freedom
+
+
+def exact_distribution(model: ModelExecutor, prompt: list[int], num_tokens: int) -> dict[tuple[int, ...], float]:
+    """Probability of each output, from the executor's own probabilities after each prefix."""
+    outputs: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(num_tokens):
+        longer = {}
+        for prefix, probability in outputs.items():
+            (scores,) = one(model, [*prompt, *prefix], 1, SamplingParams(seed=0, **TOY)).logprobs
+            for token, logprob in zip(scores.top_token_ids, scores.top_logprobs, strict=True):
+                longer[*prefix, token] = probability * np.exp(logprob)
+        outputs = longer
+    return outputs
+
+
+@pytest.mark.parametrize("make", [look_up, by_model])
+def test_sampling_with_drafts_has_the_distribution_without(tiny_executor, make):
+    model = tiny_executor("llama", executor="native", draft=("llama", "q4_0"), logprobs_mode="processed_logprobs")
+    prompt = [7, 8, 9, 9, 7, 7, 8, 8, 9, 7]
+    expected = exact_distribution(model, prompt, 3)
+    assert len(expected) == len(ALLOWED) ** 3
+    requests = [request(f"r{i}", prompt, 4, sampling={**TOY, "seed": i}) for i in range(900)]
+    outcome = serve(model, requests, make())
+    assert 0.1 < outcome.num_accepted / outcome.num_drafts < 0.98
+    counts = Counter(tuple(tokens[:3]) for tokens in outcome.tokens.values())
+    chi_square = sum((counts[key] - 900 * p) ** 2 / (900 * p) for key, p in expected.items())
+    assert chi_square < CHI_SQUARE_999

@@ -76,7 +76,7 @@ def test_a_step_counts_its_tokens_by_kind() -> None:
     recorder = MetricsRecorder()
     step = StepSummary(1, 2.0, 0.25, 40, 30, 8, 2, 3, 1, 5, 6, 20)
     recorder.record(EventBatch(2.0, [], step))
-    assert dict(recorder.step_tokens) == {"prefill": 30, "decode": 8, "padding": 2}
+    assert dict(recorder.step_tokens) == {"prefill": 30, "decode": 8, "draft": 0, "padding": 2}
     assert (recorder.step_time_s.total, recorder.tokens_per_step.total) == (0.25, 40)
     assert recorder.last_step == step
 
@@ -131,3 +131,18 @@ def test_started_is_finished_aborted_rejected_and_open(events: list[object], num
     assert recorder.num_recorder_errors == 0
     for histogram in (recorder.ttft_s, recorder.e2e_latency_s, recorder.inter_token_latency_s):
         assert histogram.total >= 0
+
+
+def test_drafts_are_counted_from_the_events() -> None:
+    recorder = MetricsRecorder()
+    events = [
+        Queued("a", 0.0, 4),
+        TokensSampled("a", 1.0, [7]),
+        TokensSampled("a", 2.0, [7, 8, 9], None, 4),
+        TokensSampled("a", 3.0, [7], None, 2),
+        TokensSampled("a", 4.0, [7, 8], None, 1),
+    ]
+    recorder.record(EventBatch(4.0, events))
+    assert (recorder.num_drafts, recorder.num_draft_tokens, recorder.num_accepted_tokens) == (3, 7, 3)
+    assert dict(recorder.accepted_by_position) == {0: 2, 1: 1}
+    assert recorder.num_generation_tokens == 7

@@ -112,7 +112,14 @@ def test_outputs_are_those_without_speculation(policy, enable_prefix_caching, ma
         "oracle": OracleSpeculator(hashed_token(vocabulary), num_tokens=17),
     }[make]
     requests = [
-        request(f"r{i}", [*range(20), *range(100 * i, 100 * i + 9)], 60, eos=(3,), at=i // 3, sampling={"seed": i, "min_tokens": 25})
+        request(
+            f"r{i}",
+            [*range(20), *range(100 * i, 100 * i + 9)],
+            60,
+            eos=(3,),
+            at=i // 3,
+            sampling={"seed": i, "min_tokens": 25},
+        )
         for i in range(9)
     ]
     plain, drafting = World(**options), World(**options, speculator=speculator)

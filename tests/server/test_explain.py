@@ -19,6 +19,7 @@ def remember(state: ServerState) -> None:
     keys = ApiKeys(["mine", "other"])
     domain = keys.domain_of("Bearer mine") if state.keys.are_required else PUBLIC_DOMAIN
     state.owners.note("call-1", domain)
+    state.owners.note("call-12", domain)
     events = [
         Queued("call-1-7", 1.0, 100),
         Scheduled("call-1-7", 1.5, 64),
@@ -27,6 +28,9 @@ def remember(state: ServerState) -> None:
         Finished("call-1-7", 3.0, FinishReason.LENGTH, 100, 2, 64, 0),
         Queued("call-1-7.1", 1.0, 100),
         Queued("call-12-8", 1.0, 100),
+        Scheduled("call-12-8", 1.0, 0),
+        TokensSampled("call-12-8", 2.0, [1]),
+        TokensSampled("call-12-8", 3.0, [1, 2, 3], None, 5),
     ]
     state.on_events(EventBatch(3.0, events))
 
@@ -41,6 +45,12 @@ def test_a_request_is_explained_by_any_of_its_names(call: Call, name: str) -> No
     assert (first["queue_time_s"], first["ttft_s"], first["cached_tokens"]) == (0.5, 1.0, 64)
     assert first["events"][0] == {"at_s": 0.0, "what": "queued", "num_tokens": 100}
     assert second["summary"] == "has not left the queue"
+
+
+def test_drafts_are_explained(call: Call) -> None:
+    (only,) = call("GET", "/v1/requests/call-12/explain", change=remember).json()["requests"]
+    assert (only["draft_tokens"], only["accepted_draft_tokens"]) == (5, 2)
+    assert "then gave 4 tokens in 1.000 s, of which 2 were drafted (5 tries)" in only["summary"]
 
 
 def test_nobody_is_told_of_another_callers_requests(call: Call) -> None:

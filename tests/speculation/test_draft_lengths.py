@@ -37,7 +37,9 @@ def test_one_request_gets_nearly_the_best_length(chance, price):
     assert rate([chance], lengths, price, 1) >= 0.93 * best
 
 
-@pytest.mark.parametrize(("chance", "price", "expected"), [(0.9, 0.05, 8), (0.3, 0.5, 0), (0.99, 1.0, 0), (0.5, 0.3, 1)])
+@pytest.mark.parametrize(
+    ("chance", "price", "expected"), [(0.9, 0.05, 8), (0.3, 0.5, 0), (0.99, 1.0, 0), (0.5, 0.3, 1)]
+)
 def test_drafts_pay_where_they_are_likely_and_cheap(chance, price, expected):
     assert choose_lengths([chance], [8], price=price, num_base_tokens=1, max_tokens=8) == [expected]
 
@@ -81,7 +83,11 @@ def test_the_price_is_found_from_step_times(base, base_ms, draft_ms):
     for i in range(60):
         num_drafts = i % 5
         noise = 1.0 + 0.05 * ((i * 7 % 11) / 5 - 1)
-        price.note(num_base_tokens=base, num_draft_tokens=num_drafts, step_time_s=noise * (base_ms + draft_ms * num_drafts) / 1e3)
+        price.note(
+            num_base_tokens=base,
+            num_draft_tokens=num_drafts,
+            step_time_s=noise * (base_ms + draft_ms * num_drafts) / 1e3,
+        )
     assert price.is_known(base)
     assert price.at(base) == pytest.approx(base * draft_ms / base_ms, rel=0.25)
     assert price.at(base + 3) > 0.0

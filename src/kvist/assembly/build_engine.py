@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kvist.assembly.speculation import make_speculator, open_draft_checkpoint
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
@@ -33,11 +34,17 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     phases.begin("open checkpoint")
     checkpoint = open_checkpoint(Path(config.model.model))
     spec = read_model(checkpoint).spec
-    table = size_memory(config, spec, max_num_batched_tokens=config.scheduler.max_num_batched_tokens or 0)
+    draft = open_draft_checkpoint(config.speculation, checkpoint, config.model.tokenizer)
+    draft_spec = None if draft is None else read_model(draft).spec
+    table = size_memory(
+        config, spec, max_num_batched_tokens=config.scheduler.max_num_batched_tokens or 0, draft_spec=draft_spec
+    )
     max_model_len = _max_model_len(config, spec, table)
     phases.begin("load weights")
     try:
-        executor = load_model_executor(checkpoint, config, num_blocks=table.num_blocks, progress=phases.progress)
+        executor = load_model_executor(
+            checkpoint, config, num_blocks=table.num_blocks, draft_checkpoint=draft, progress=phases.progress
+        )
     except MemoryError as error:
         raise ConfigError(
             f"no memory for {table.weight_bytes} bytes of weights and a KV pool of {table.kv_pool_bytes} bytes "
@@ -61,7 +68,9 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
     executor.resize(token_budget)
     phases.begin("lay out cache")
-    table = size_memory(config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks)
+    table = size_memory(
+        config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks, draft_spec=draft_spec
+    )
     kv_cache = KVCache(
         num_blocks=table.num_blocks,
         block_size=config.cache.block_size,
@@ -74,6 +83,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         block_size=config.cache.block_size,
         max_num_batched_tokens=token_budget,
         max_model_len=max_model_len,
+        speculator=make_speculator(config.speculation),
     )
     phases.end()
     info = EngineInfo(
@@ -93,7 +103,12 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
 
 
 def size_memory(
-    config: EngineConfig, spec: ModelSpec, *, max_num_batched_tokens: int, num_blocks: int | None = None
+    config: EngineConfig,
+    spec: ModelSpec,
+    *,
+    max_num_batched_tokens: int,
+    num_blocks: int | None = None,
+    draft_spec: ModelSpec | None = None,
 ) -> MemoryTable:
     """The memory table of `config` on this machine; with `num_blocks` of KV if that has been decided already."""
     cache = config.cache
@@ -107,6 +122,7 @@ def size_memory(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=config.model.max_model_len,
         free_bytes=free_memory_bytes(),
+        draft=None if draft_spec is None else (draft_spec, choose_executor(config.executor.executor, draft_spec)),
     )
 
 

@@ -70,11 +70,18 @@ async def start_engine(
         path = await asyncio.to_thread(
             resolve_model, config.model.model, revision=config.model.revision, progress=report_download
         )
+        speculation = config.speculation
+        if speculation.speculative_model is not None:
+            draft_path = await asyncio.to_thread(
+                resolve_model, speculation.speculative_model, revision=None, progress=report_download
+            )
+            speculation = replace(speculation, speculative_model=str(draft_path))
     except asyncio.CancelledError:
         is_cancelled.set()
         raise
     checkpoint = open_checkpoint(path)
-    client = make_client(replace(config, model=replace(config.model, model=str(path))), engine_client=engine_client)
+    resolved = replace(config, model=replace(config.model, model=str(path)), speculation=speculation)
+    client = make_client(resolved, engine_client=engine_client)
     if on_phase is not None:
         client.add_phase_listener(on_phase)
     if listener is not None:

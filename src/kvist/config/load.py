@@ -147,7 +147,9 @@ def _check_speculation(speculation: SpeculationConfig, scheduler: SchedulerConfi
     if speculation.speculative_method == "draft_model" and speculation.speculative_model is None:
         raise ConfigError("--speculative-method draft_model needs --speculative-model")
     if speculation.speculative_method == "ngram" and speculation.speculative_model is not None:
-        raise ConfigError("--speculative-method ngram and --speculative-model both say where drafts come from; give one")
+        raise ConfigError(
+            "--speculative-method ngram and --speculative-model both say where drafts come from; give one"
+        )
     if speculation.prompt_lookup_min > speculation.prompt_lookup_max:
         raise ConfigError(
             f"--prompt-lookup-min {speculation.prompt_lookup_min} is larger than "

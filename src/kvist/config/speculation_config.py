@@ -32,7 +32,11 @@ class SpeculationConfig:
     )
     prompt_lookup_min: int = option(2, help="ngram: fewest tokens that must match", low=1, high=64, unit="tokens")
     prompt_lookup_max: int = option(
-        8, help="ngram: matches are compared up to so many tokens; longer ones come first", low=1, high=256, unit="tokens"
+        8,
+        help="ngram: matches are compared up to so many tokens; longer ones come first",
+        low=1,
+        high=256,
+        unit="tokens",
     )
     speculative_adaptive: bool = option(
         True, help="draft less, or nothing, where measured step times and accepted shares say that it does not pay"

@@ -31,15 +31,19 @@ class _DraftRow:
 class DraftModel:
     """A runner over blocks of which it knows how many slots hold the draft model's own KV.
 
-    max_token_id: ids from here on are none of the target's and are not proposed.
+    num_token_ids: ids that both models have; others are not proposed, and nothing is drafted for requests with them. max_position: most tokens that the
+    draft model can take of one request; past them nothing is proposed.
     """
 
-    def __init__(self, runner: Runner, sampler: Sampler, *, max_num_tokens: int, max_token_id: int) -> None:
+    def __init__(
+        self, runner: Runner, sampler: Sampler, *, max_num_tokens: int, num_token_ids: int, max_position: int
+    ) -> None:
         self._runner = runner
         self._sampler = sampler
         self._block_size = runner.block_size
         self._max_num_tokens = max_num_tokens
-        self._max_token_id = max_token_id
+        self._num_token_ids = num_token_ids
+        self._max_position = max_position
         self._num_slots: list[int] = [0] * runner.num_blocks  # by block: leading slots whose KV is right
 
     @property
@@ -78,8 +82,10 @@ class DraftModel:
         rows, room = [], self._max_num_tokens
         for request in requests:
             num_wanted = plan.num_model_drafts.get(request.data.request_id, 0)
-            if num_wanted and room > 0:
+            if num_wanted and room > 0 and len(request.token_ids) + num_wanted <= self._max_position:
                 start = self._first_missing(request)
+                if max(request.token_ids[start:]) >= self._num_token_ids:
+                    continue
                 num_behind = len(request.token_ids) - start
                 rows.append(_DraftRow(request, start, num_wanted if num_behind <= room else 0))
                 room -= num_behind

@@ -43,11 +43,13 @@ def load_model_executor(
     runner = _load_runner(checkpoint, model, config, num_blocks, progress)
     draft_model = None
     if draft_checkpoint is not None:
+        drafting = read_model(draft_checkpoint)
         draft_model = DraftModel(
-            _load_runner(draft_checkpoint, read_model(draft_checkpoint), config, num_blocks, progress),
+            _load_runner(draft_checkpoint, drafting, config, num_blocks, progress),
             sampler,
             max_num_tokens=config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP,
-            max_token_id=model.spec.vocab_size,
+            num_token_ids=min(model.spec.vocab_size, drafting.spec.vocab_size),
+            max_position=drafting.spec.max_position,
         )
     return ModelExecutor(runner, sampler, engine_seed=config.model.seed, draft_model=draft_model)
 

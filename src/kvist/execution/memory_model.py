@@ -19,7 +19,10 @@ NATIVE_PARTIALS_BYTES = 4 << 20  # attention over long contexts, split among thr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTable:
-    """Bytes by purpose. `num_blocks_by` says in a few words what decided the size of the pool."""
+    """Bytes by purpose. `num_blocks_by` says in a few words what decided the size of the pool.
+
+    A draft model's KV is in `kv_bytes_per_token` and its workspace in `workspace_bytes`.
+    """
 
     executor: ExecutorName
     weight_bytes: int
@@ -29,6 +32,7 @@ class MemoryTable:
     block_size: int
     num_blocks: int
     num_blocks_by: str
+    draft_weight_bytes: int = 0
 
     @property
     def kv_pool_bytes(self) -> int:
@@ -40,10 +44,10 @@ class MemoryTable:
 
     @property
     def total_bytes(self) -> int:
-        return self.weight_bytes + self.workspace_bytes + self.kv_pool_bytes
+        return self.weight_bytes + self.draft_weight_bytes + self.workspace_bytes + self.kv_pool_bytes
 
 
-def memory_table(
+def memory_table(  # noqa: PLR0913 - everything that takes memory
     spec: ModelSpec,
     cache: CacheConfig,
     *,
@@ -52,13 +56,18 @@ def memory_table(
     max_num_seqs: int,
     max_model_len: int | None,
     free_bytes: int,
+    draft: tuple[ModelSpec, ExecutorName] | None = None,
 ) -> MemoryTable:
     """Size everything on `executor`. max_model_len None: what the model was trained for.
 
     free_bytes: memory that the system can give now. Without a size in `cache` the pool takes a quarter of it, at
-    most what `max_num_seqs` requests of `max_model_len` tokens can use. Raises ConfigError if not one block fits.
+    most what `max_num_seqs` requests of `max_model_len` tokens can use. draft: a draft model, with as many blocks.
+    Raises ConfigError if not one block fits.
     """
-    per_token = round(spec.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype, executor).num_bytes))
+    models = [(spec, executor)] if draft is None else [(spec, executor), draft]
+    per_token = sum(
+        round(each.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype, name).num_bytes)) for each, name in models
+    )
     per_block = per_token * cache.block_size
     length = min(max_model_len or spec.max_position, spec.max_position)
     num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, free_bytes)
@@ -67,19 +76,28 @@ def memory_table(
             f"the KV pool (by {reason}) holds {num_blocks} blocks of {per_block} bytes; "
             f"at least {MIN_BLOCKS} are needed: set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more"
         )
-    is_native = executor == "native"
+    weights = [_weight_bytes(each, name) for each, name in models]
     return MemoryTable(
         executor=executor,
-        weight_bytes=(spec.weight_bytes or 0) if is_native else (spec.num_parameters or 0) * FLOAT32_BYTES,
-        workspace_bytes=native_workspace_bytes(spec, max_num_batched_tokens)
-        if is_native
-        else workspace_bytes(spec, max_num_batched_tokens, length),
+        weight_bytes=weights[0],
+        workspace_bytes=sum(_workspace_bytes(each, name, max_num_batched_tokens, length) for each, name in models),
         kv_bytes_per_token=per_token,
         kv_bytes_per_block=per_block,
         block_size=cache.block_size,
         num_blocks=num_blocks,
         num_blocks_by=reason,
+        draft_weight_bytes=sum(weights[1:]),
     )
+
+
+def _weight_bytes(spec: ModelSpec, executor: ExecutorName) -> int:
+    return (spec.weight_bytes or 0) if executor == "native" else (spec.num_parameters or 0) * FLOAT32_BYTES
+
+
+def _workspace_bytes(spec: ModelSpec, executor: ExecutorName, max_num_batched_tokens: int, max_model_len: int) -> int:
+    if executor == "native":
+        return native_workspace_bytes(spec, max_num_batched_tokens)
+    return workspace_bytes(spec, max_num_batched_tokens, max_model_len)
 
 
 def _num_blocks(cache: CacheConfig, per_block: int, usable_tokens: int, free_bytes: int) -> tuple[int, str]:

@@ -237,7 +237,7 @@ class KVCache:
         return TableGrowth(first, block_ids[first:], moves)
 
     def shrink(self, table: BlockTable, *, num_tokens: int) -> None:
-        """Free the table's last blocks that `num_tokens` tokens do not need. Nothing in them may have been committed."""
+        """Free the last blocks, which `num_tokens` tokens do not need. Nothing in them has been committed."""
         num_kept = -(-num_tokens // self.block_size)
         assert num_kept >= table.num_committed_blocks, "committed blocks are given up with the table"
         self.pool.release(table.block_ids[num_kept:])

@@ -65,8 +65,9 @@ def _write_kvist_counters(text: PrometheusText, recorder: MetricsRecorder, facts
     text.counter("kvist:preemptions", "Times a running request lost its blocks", r.num_preemptions)
     text.counter("kvist:preempted_tokens", "Tokens that preemption threw away", r.num_tokens_lost)
     text.counter("kvist:steps", "Forward passes", r.num_steps)
-    kinds = {kind: r.step_tokens[kind] for kind in ("prefill", "decode", "padding")}
+    kinds = {kind: r.step_tokens[kind] for kind in ("prefill", "decode", "draft", "padding")}
     text.counter_by("kvist:step_tokens", "Tokens computed", _by("kind", kinds))
+    _write_speculation(text, r, "kvist:")
     text.counter("kvist:requests_with_targets", "Finished requests that brought latency targets", r.num_with_targets)
     text.counter("kvist:requests_targets_met", "Finished requests that met all their targets", r.num_targets_met)
     text.counter("kvist:engine_restarts", "Times the engine died and came back", facts.num_restarts)
@@ -134,10 +135,21 @@ def _write_vllm(text: PrometheusText, recorder: MetricsRecorder, facts: EngineFa
     }
     text.counter_by("vllm:prompt_tokens_by_source", "Prompt tokens by source", _by("source", sources))
     text.counter("vllm:generation_tokens", "Output tokens", r.num_generation_tokens)
+    _write_speculation(text, r, "vllm:")
     text.counter_by("vllm:request_success", "Requests that ended, by why", _finished(r))
     text.counter_by("vllm:admission_rejections", "Requests refused", _rejected(r))
     text.counter("vllm:corrupted_requests", "Requests that failed", r.num_finished[FinishReason.ERROR])
     text.info("vllm:cache_config_info", "Cache configuration", {"engine": "0", **facts.cache_config})
+
+
+def _write_speculation(text: PrometheusText, r: MetricsRecorder, prefix: str) -> None:
+    prefix += "spec_decode_num_"
+    text.counter(prefix + "drafts", "Times that tokens were drafted for a request", r.num_drafts)
+    text.counter(prefix + "draft_tokens", "Tokens drafted", r.num_draft_tokens)
+    text.counter(prefix + "accepted_tokens", "Drafted tokens that became output", r.num_accepted_tokens)
+    positions = range(max(r.accepted_by_position, default=0) + 1)  # position 0 is there even before the first draft
+    by_position = {str(position): r.accepted_by_position[position] for position in positions}
+    text.counter_by(prefix + "accepted_tokens_per_pos", "Accepted by place in the draft", _by("position", by_position))
 
 
 def _by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:

@@ -39,6 +39,10 @@ class MetricsRecorder:
         self.num_tokens_lost = 0
         self.num_steps = 0
         self.step_tokens: Counter[str] = Counter()
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.accepted_by_position: Counter[int] = Counter()
         self.num_with_targets = 0
         self.num_targets_met = 0
         self.http_responses: Counter[tuple[str, int]] = Counter()
@@ -118,6 +122,11 @@ class MetricsRecorder:
         times.last_token_s = event.time_s
         times.num_output_tokens += num_tokens
         self.num_generation_tokens += num_tokens
+        if event.num_draft_tokens:
+            self.num_drafts += 1
+            self.num_draft_tokens += event.num_draft_tokens
+            self.num_accepted_tokens += num_tokens - 1
+            self.accepted_by_position.update(range(num_tokens - 1))
 
     def _record_scheduled(self, event: Scheduled) -> None:
         times = self._open.get(event.request_id)
@@ -158,6 +167,7 @@ class MetricsRecorder:
         self.tokens_per_step.observe(step.num_scheduled_tokens)
         self.step_tokens["prefill"] += step.num_prefill_tokens
         self.step_tokens["decode"] += step.num_decode_tokens
+        self.step_tokens["draft"] += step.num_draft_tokens
         self.step_tokens["padding"] += step.num_padding_tokens
 
 

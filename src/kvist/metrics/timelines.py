@@ -31,6 +31,8 @@ class Timeline:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # of the drafted ones
     num_preemptions: int = 0
     first_scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
@@ -97,3 +99,6 @@ def _extend_tokens(timeline: Timeline, event: TokensSampled) -> None:
         timeline.add(event.time_s, "first token")
     timeline.last_token_at_s = event.time_s - timeline.queued_s
     timeline.num_output_tokens += len(event.token_ids)
+    if event.num_draft_tokens:
+        timeline.num_draft_tokens += event.num_draft_tokens
+        timeline.num_accepted_tokens += len(event.token_ids) - 1

@@ -129,9 +129,7 @@ class PlanBuilder:
             draft_token_ids={
                 id_: list(draft.token_ids) for id_, draft in self._drafts.items() if draft.token_ids is not None
             },
-            num_model_drafts={
-                id_: draft.num_tokens for id_, draft in self._drafts.items() if draft.token_ids is None
-            },
+            num_model_drafts={id_: draft.num_tokens for id_, draft in self._drafts.items() if draft.token_ids is None},
         )
         return PlannedStep(
             plan=plan,

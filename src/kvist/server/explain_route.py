@@ -37,6 +37,8 @@ def _explained(timeline: Timeline) -> dict[str, object]:
         "prompt_tokens": timeline.num_prompt_tokens,
         "cached_tokens": timeline.num_cached_tokens,
         "output_tokens": timeline.num_output_tokens,
+        "draft_tokens": timeline.num_draft_tokens,
+        "accepted_draft_tokens": timeline.num_accepted_tokens,
         "preemptions": timeline.num_preemptions,
         "queue_time_s": timeline.first_scheduled_at_s,
         "ttft_s": timeline.first_token_at_s,
@@ -60,6 +62,8 @@ def summary(timeline: Timeline) -> str:
     if timeline.first_token_at_s is not None and timeline.last_token_at_s is not None:
         decode_s = timeline.last_token_at_s - timeline.first_token_at_s
         parts.append(f"then gave {timeline.num_output_tokens} tokens in {decode_s:.3f} s")
+    if timeline.num_draft_tokens:
+        parts.append(f"of which {timeline.num_accepted_tokens} were drafted ({timeline.num_draft_tokens} tries)")
     if timeline.num_preemptions:
         parts.append(f"was preempted {timeline.num_preemptions} times and computed again")
     if timeline.finish_reason is not None:

@@ -104,9 +104,7 @@ class AdaptiveSpeculator:
 
     def note_step(self, *, num_base_tokens: int, num_draft_tokens: int, step_time_s: float) -> None:
         """As `Speculator.note_step`."""
-        self._price.note(
-            num_base_tokens=num_base_tokens, num_draft_tokens=num_draft_tokens, step_time_s=step_time_s
-        )
+        self._price.note(num_base_tokens=num_base_tokens, num_draft_tokens=num_draft_tokens, step_time_s=step_time_s)
         self._num_drafting_steps = self._num_drafting_steps + 1 if num_draft_tokens else 0
 
     def forget(self, request_id: RequestId) -> None:

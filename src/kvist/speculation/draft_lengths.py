@@ -54,7 +54,9 @@ def _fit(chances: Sequence[float], lengths: list[int], max_tokens: int) -> list[
     if num_excess <= 0:
         return lengths
     drafts = sorted(
-        (-(chance**j), i) for i, (chance, length) in enumerate(zip(chances, lengths, strict=True)) for j in range(1, length + 1)
+        (-(chance**j), i)
+        for i, (chance, length) in enumerate(zip(chances, lengths, strict=True))
+        for j in range(1, length + 1)
     )
     fitted = [0] * len(lengths)
     for _, i in drafts[: max(max_tokens, 0)]:

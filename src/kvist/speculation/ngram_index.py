@@ -68,7 +68,7 @@ class NgramIndex:
         return Continuation([token_ids[best_place + i % period] for i in range(max_tokens)], best_length)
 
     def _match_length(self, token_ids: array[int], place: int) -> int:
-        """How many tokens before `place` equal the last ones; at least `min_length` by the chain, at most max_length."""
+        """How many tokens before `place` equal the last ones: min_length by the chain, max_length at most."""
         num_tokens, length = len(token_ids), self._min_length
         longest = min(self._max_length, place)
         while length < longest and token_ids[place - 1 - length] == token_ids[num_tokens - 1 - length]:

@@ -136,6 +136,11 @@ class Tokenizer:
             joined = joined.removeprefix(b" ")
         return joined.decode("utf-8", errors="replace")
 
+    def raw_token(self, token_id: int) -> str | None:
+        """Return a token as the vocabulary spells it, None for an id without one."""
+        token: str | None = self._backend.id_to_token(token_id)
+        return token
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the exact bytes a token stands for; b"" for an id outside the vocabulary."""
         known = self._bytes.get(token_id)
