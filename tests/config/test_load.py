@@ -185,7 +185,7 @@ def test_spellings_of_other_engines_work(words: list[str], section: str, name: s
         (["-tp", "2"], "-tp 2 is not available"),
         (["--speculative-config", "[]"], "must be an object"),
         (["--speculative-config", "{"], "JSON"),
-        (["--speculative-config", '{"num_speculative_token": 3}'], "Did you mean 'num_speculative_tokens'?"),
+        (["--speculative-config", '{"num_speculative_token": 3}'], "Did you mean num_speculative_tokens?"),
         (["--speculative-config", '{"method": "eagle"}'], "must be one of none, ngram, draft_model"),
         (["--speculative-method", "draft_model"], "needs --speculative-model"),
         (["--speculative-method", "ngram", "-md", "small"], "give one"),

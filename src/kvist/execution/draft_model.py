@@ -31,8 +31,8 @@ class _DraftRow:
 class DraftModel:
     """A runner over blocks of which it knows how many slots hold the draft model's own KV.
 
-    num_token_ids: ids that both models have; others are not proposed, and nothing is drafted for requests with them. max_position: most tokens that the
-    draft model can take of one request; past them nothing is proposed.
+    num_token_ids: ids that both models have; others are not proposed, and nothing is drafted for requests with them.
+    max_position: most tokens that the draft model can take of one request; past them nothing is proposed.
     """
 
     def __init__(
@@ -111,9 +111,7 @@ class DraftModel:
             room -= len(token_ids)
             chunks.append((token_ids, row.start, row.request.block_ids))
         batch = build_batch(chunks, block_size=self._block_size, num_padding_tokens=0)
-        drafting = [
-            (row, chunk.rows.stop - 1) for row, chunk in zip(rows, batch.chunks, strict=True) if row.num_left
-        ]
+        drafting = [(row, chunk.rows.stop - 1) for row, chunk in zip(rows, batch.chunks, strict=True) if row.num_left]
         drafted: dict[int, int] = {}
 
         def take_logits(indices: range, logits: Logits) -> None:
