@@ -261,15 +261,17 @@ def test_every_option_says_what_it_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "method", "num_tokens"),
+    ("text", "method", "model", "num_tokens"),
     [
-        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', "ngram", 5),
-        ('{"model": "[ngram]", "num_speculative_tokens": 3}', "ngram", 3),
-        ('{"model": "small-one"}', "draft_model", 6),
-        ("{}", "none", 6),
+        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', "ngram", None, 5),
+        ('{"model": "[ngram]", "num_speculative_tokens": 3}', "ngram", None, 3),
+        ('{"model": "small-one"}', "none", "small-one", 6),
+        ("{}", "none", None, 6),
     ],
 )
-def test_speculation_may_be_given_as_one_object(text: str, method: str, num_tokens: int) -> None:
+def test_speculation_may_be_given_as_one_object(text: str, method: str, model: str | None, num_tokens: int) -> None:
     speculation = load("--speculative-config", text)["speculation"]
-    assert (speculation.method, speculation.num_speculative_tokens) == (method, num_tokens)
+    assert (speculation.speculative_method, speculation.speculative_model) == (method, model)
+    assert speculation.num_speculative_tokens == num_tokens
+    assert speculation.is_on == (text != "{}")
     assert engine_config_from_keywords({"speculative_config": json.loads(text)}).speculation == speculation

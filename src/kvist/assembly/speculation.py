@@ -17,10 +17,10 @@ from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 def make_speculator(config: SpeculationConfig) -> Speculator | None:
     """The speculator that the options ask for; None for none."""
     proposer: Proposer
-    if config.method == "ngram":
-        proposer = NgramProposer(min_length=config.prompt_lookup_min, max_length=config.prompt_lookup_max)
-    elif config.method == "draft_model":
+    if config.speculative_model is not None:
         proposer = ModelProposer()
+    elif config.speculative_method == "ngram":
+        proposer = NgramProposer(min_length=config.prompt_lookup_min, max_length=config.prompt_lookup_max)
     else:
         return None
     return AdaptiveSpeculator(

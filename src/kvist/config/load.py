@@ -155,5 +155,5 @@ def _check_speculation(speculation: SpeculationConfig, scheduler: SchedulerConfi
             f"--prompt-lookup-min {speculation.prompt_lookup_min} is larger than "
             f"--prompt-lookup-max {speculation.prompt_lookup_max}"
         )
-    if speculation.method != "none" and scheduler.max_steps_in_flight > 1:
+    if speculation.is_on and scheduler.max_steps_in_flight > 1:
         raise ConfigError("speculation runs one step at a time; leave --max-steps-in-flight at 1")

@@ -43,6 +43,5 @@ class SpeculationConfig:
     )
 
     @property
-    def method(self) -> str:
-        """The method, with what the other options imply."""
-        return "draft_model" if self.speculative_model is not None else self.speculative_method
+    def is_on(self) -> bool:
+        return self.speculative_method != "none" or self.speculative_model is not None
