@@ -206,15 +206,19 @@ class PythonPlan {
     // Leaves the index of each row's largest logit in `best`, -1 where one is not finite.
     void best_logits(int logits, int n, float softcap) {
         best_ = reinterpret_cast<int32_t*>(plan_.allocate(plan_.max_tokens * sizeof(int32_t)));
-        logits_ = plan_.buffer(logits);
-        num_logits_ = n;
-        append_best_logits(plan_, logits_, n, softcap, best_);
+        append_best_logits(plan_, plan_.buffer(logits), n, softcap, best_);
     }
-    double log_sum_exp(int row) const { return plan_.kernels.log_sum_exp(logits_of(row), num_logits_); }
-    void top_logits(int row, WritableInts ids) const {
-        const int count = static_cast<int>(ids.size());
-        if (count > num_logits_) throw std::invalid_argument("more than there are logits");
-        if (count) plan_.kernels.top_logits(logits_of(row), num_logits_, count, ids.data());
+    // Of any row of logits; `largest` is its largest, and finite.
+    double weight_sum(Floats logits, float largest, float temperature) const {
+        return plan_.kernels.weight_sum(logits.data(), static_cast<int>(logits.size()), largest, {temperature, 0.0f});
+    }
+    int draw(Floats logits, float largest, float temperature, float least, double u) const {
+        return plan_.kernels.draw(logits.data(), static_cast<int>(logits.size()), largest, {temperature, least}, u);
+    }
+    void top_logits(Floats logits, WritableInts ids) const {
+        if (ids.size() > logits.size()) throw std::invalid_argument("more than there are logits");
+        if (ids.size())
+            plan_.kernels.top_logits(logits.data(), static_cast<int>(logits.size()), static_cast<int>(ids.size()), ids.data());
     }
     void gather(const PythonPlan& body, int x, int width, int y) {
         plan_.append(make_gather(plan_, body.plan_.buffer(x), width, plan_.buffer(y)));
@@ -266,10 +270,6 @@ class PythonPlan {
     };
     static int padded(int n) { return (n + kTile - 1) / kTile * kTile; }
 
-    const float* logits_of(int row) const {
-        if (row < 0 || row >= plan_.max_tokens || !best_) throw std::invalid_argument("no such row of logits");
-        return logits_.data + row * logits_.stride;
-    }
     void keep(const Weight& w) { weights_.push_back(w); }
 
     Plan plan_;
@@ -280,8 +280,6 @@ class PythonPlan {
     std::vector<int32_t> positions_;
     uint8_t* finite_ = nullptr;
     int32_t* best_ = nullptr;
-    RowBuffer logits_ = {};
-    int num_logits_ = 0;
     Mixture mixture_;
 };
 
@@ -347,7 +345,8 @@ NB_MODULE(_native, m) {
         .def("gather", &PythonPlan::gather)
         .def("check_finite", &PythonPlan::check_finite)
         .def("best_logits", &PythonPlan::best_logits)
-        .def("log_sum_exp", &PythonPlan::log_sum_exp)
+        .def("weight_sum", &PythonPlan::weight_sum)
+        .def("draw", &PythonPlan::draw)
         .def("top_logits", &PythonPlan::top_logits)
         .def("finite", [](nb::handle self) { return nb::cast<PythonPlan&>(self).finite(self); })
         .def("best", [](nb::handle self) { return nb::cast<PythonPlan&>(self).best(self); })

@@ -22,7 +22,8 @@ void add(RowBuffer, RowBuffer, int, int, int);
 bool is_finite(const float*, int64_t);
 void softcap(float*, int, float);
 BestLogit best_logit(const float*, int);
-double log_sum_exp(const float*, int);
+double weight_sum(const float*, int, float, const WeightArgs&);
+int32_t draw(const float*, int, float, const WeightArgs&, double);
 void top_logits(const float*, int, int, int32_t*);
 }  // namespace KVIST_ISA
 
@@ -52,7 +53,8 @@ const Kernels& table() {
         is_finite,
         softcap,
         best_logit,
-        log_sum_exp,
+        weight_sum,
+        draw,
         top_logits,
     };
     return kernels;

@@ -63,6 +63,11 @@ struct RopeArgs {
     int32_t head_dim;
 };
 
+struct WeightArgs {  // a token's weight is e^((logit - largest) / temperature), 0 if that is below `least`
+    float temperature;
+    float least;
+};
+
 struct BestLogit {  // the largest of some logits and its index, the lowest on ties; -1 if one is not finite
     float logit;
     int32_t id;
@@ -104,8 +109,11 @@ struct Kernels {
     // logits = cap * tanh(logits / cap)
     void (*softcap)(float* logits, int n, float cap);
     BestLogit (*best_logit)(const float* logits, int n);
-    // Of finite logits: log(sum(e^x)); ids of the `count` <= n largest, the largest first, of equals the lowest first.
-    double (*log_sum_exp)(const float* logits, int n);
+    // Of logits that are no NaN and at most `largest`, which is finite. The sum of all weights; a draw: the first id at which the
+    // running sum exceeds u of the total, for u in [0, 1).
+    double (*weight_sum)(const float* logits, int n, float largest, const WeightArgs& a);
+    int32_t (*draw)(const float* logits, int n, float largest, const WeightArgs& a, double u);
+    // Ids of the `count` <= n largest, the largest first, of equals the lowest first.
     void (*top_logits)(const float* logits, int n, int count, int32_t* ids);
 };
 

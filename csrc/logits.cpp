@@ -30,22 +30,58 @@ void softcap(float* logits, int n, float cap) {
     for (int i = 0; i < n; i++) logits[i] = cap * std::tanh(logits[i] / cap);
 }
 
-double log_sum_exp(const float* logits, int n) {
-    constexpr int kPiece = 1024;
-    float largest = logits[0];
-    for (int i = 1; i < n; i++) largest = std::max(largest, logits[i]);
-    double total = 0;
-    for (int begin = 0; begin < n; begin += kPiece) {
-        F16 sum = zero();
-        for (int i = begin; i < std::min(begin + kPiece, n); i += kLanes) {
-            float rest[kLanes];
-            if (n - i < kLanes)
-                for (int k = 0; k < kLanes; k++) rest[k] = i + k < n ? logits[i + k] : -INFINITY;
-            sum = add(sum, exp(sub(load(n - i < kLanes ? rest : logits + i), set1(largest))));
-        }
-        total += static_cast<double>(reduce_add(sum));
+namespace {
+
+constexpr int kPiece = 1024;
+
+// e^((logit - largest) / temperature) of the sixteen logits from i on; 0 below `least` and past the n-th.
+F16 weights(const float* logits, int n, int i, float largest, const WeightArgs& a) {
+    float last[kLanes];
+    const float* from = logits + i;
+    if (n - i < kLanes) {
+        for (int k = 0; k < kLanes; k++) last[k] = i + k < n ? from[k] : -INFINITY;
+        from = last;
     }
-    return static_cast<double>(largest) + std::log(total);
+    const F16 w = exp(div(sub(load(from), set1(largest)), set1(a.temperature)));
+    return select_lt(w, set1(a.least), zero(), w);
+}
+
+double piece_sum(const float* logits, int n, int begin, float largest, const WeightArgs& a) {
+    F16 sum = zero();
+    for (int i = begin; i < std::min(begin + kPiece, n); i += kLanes) sum = add(sum, weights(logits, n, i, largest, a));
+    return static_cast<double>(reduce_add(sum));
+}
+
+}  // namespace
+
+double weight_sum(const float* logits, int n, float largest, const WeightArgs& a) {
+    double total = 0;
+    for (int begin = 0; begin < n; begin += kPiece) total += piece_sum(logits, n, begin, largest, a);
+    return total;
+}
+
+int32_t draw(const float* logits, int n, float largest, const WeightArgs& a, double u) {
+    double left = u * weight_sum(logits, n, largest, a);
+    int32_t last = -1;  // that has a weight: what rounding leaves over falls to it
+    for (int begin = 0; begin < n; begin += kPiece) {
+        const double sum = piece_sum(logits, n, begin, largest, a);
+        if (sum <= left && begin + kPiece < n) {
+            left -= sum;
+            continue;
+        }
+        for (int i = begin; i < std::min(begin + kPiece, n); i += kLanes) {
+            float w[kLanes];
+            store(w, weights(logits, n, i, largest, a));
+            for (int k = 0; k < kLanes; k++) {
+                if (w[k] == 0.0f) continue;
+                last = i + k;
+                left -= static_cast<double>(w[k]);
+                if (left < 0) return last;
+            }
+        }
+        if (last >= 0) return last;
+    }
+    return last;
 }
 
 // A heap of the `count` best so far, the worst of them on top.

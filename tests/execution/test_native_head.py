@@ -28,7 +28,7 @@ def head_row(isa: str, logits: np.ndarray, *, softcap: float = 0.0) -> NativeRow
     body.view(source)[:] = np.inf  # what stands behind the last logit is nobody's business
     body.view(source)[0, : len(logits)] = logits
     head.replay_head(np.zeros(1, np.int32), timed=False)
-    return NativeRow(head, 0, head.view(rows)[0, : len(logits)], int(head.best()[0]))
+    return NativeRow(head, head.view(rows)[0, : len(logits)], int(head.best()[0]))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -45,8 +45,27 @@ def test_best_and_top_are_those_of_numpy_with_equals_in_order(isa, size):
         for count in (0, 1, 7, size, size + 1):
             for got, wanted in zip(ours.top(count), plain.top(count), strict=True):
                 np.testing.assert_array_equal(got, wanted)
-        assert ours.log_sum_exp() == pytest.approx(plain.log_sum_exp(), abs=1e-6)
-        assert ours.log_sum_exp() == head_row("portable", logits.astype(np.float32)).log_sum_exp()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("isa", _native.isas())
+@pytest.mark.parametrize(("temperature", "min_p"), [(1.0, 0.0), (0.4, 0.1), (50.0, 0.0), (1e-4, 0.0)])
+def test_weights_and_draws_are_those_of_numpy_and_equal_on_all_instruction_sets(isa, size, temperature, min_p):
+    random = np.random.default_rng(size)
+    logits = (3 * random.standard_normal(size)).astype(np.float32)
+    logits[1::7] = -np.inf  # forbidden
+    ours, portable = (head_row(name, np.zeros(1)).with_values(logits) for name in (isa, "portable"))
+    plain = NumpyRow(logits)
+    assert ours.weight_sum(temperature) == portable.weight_sum(temperature)
+    assert ours.weight_sum(temperature) == pytest.approx(plain.weight_sum(temperature), rel=2e-6)
+    weights = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
+    edges = np.cumsum(np.where(weights < min_p, 0, weights)) / np.where(weights < min_p, 0, weights).sum()
+    for u in (0.0, *random.random(20), 1 - 2**-52):
+        drawn = ours.draw(temperature, min_p, u)
+        assert drawn == portable.draw(temperature, min_p, u)
+        assert weights[drawn] > 0.999 * max(min_p, 1e-37)
+        if np.abs(edges - u).min() > 1e-5:  # on an edge rounding decides
+            assert drawn == plain.draw(temperature, min_p, u)
 
 
 @pytest.mark.parametrize("poison", [np.inf, -np.inf, np.nan])
@@ -70,6 +89,8 @@ def test_logits_are_capped_smoothly():
         SamplingParams(temperature=1.5, top_k=20, seed=5, max_tokens=None),
         SamplingParams(temperature=0.8, top_k=64, top_p=0.9, min_p=0.01, seed=6, max_tokens=None),
         SamplingParams(temperature=1.0, seed=7, max_tokens=None, logprobs=4),
+        SamplingParams(temperature=0.9, top_p=0.8, seed=8, max_tokens=None),
+        SamplingParams(temperature=1.2, min_p=0.02, repetition_penalty=1.3, seed=9, max_tokens=None),
     ],
 )
 def test_requests_get_the_tokens_that_the_sampler_draws_from_copied_logits(tiny_executor, sampling, monkeypatch):

@@ -12,6 +12,8 @@ from kvist.core.errors import InvalidRequestError
 from kvist.core.sampling_params import SamplingParams
 from kvist.execution.logits import LogitRow
 
+FIRST_LOOK = 128  # best tokens among which a nucleus is looked for at first
+
 
 class RowHistory(Protocol):
     """What the stages read of a row; see sampler.SamplingRow."""
@@ -46,7 +48,7 @@ def has_penalties(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
-def adjust_logits(logits: NDArray[np.floating], row: RowHistory) -> NDArray[np.floating]:
+def adjust_logits(logits: NDArray[np.float32], row: RowHistory) -> NDArray[np.float32]:
     """Bias, forbid and penalise, in the documented order. Returns a new row; -inf is forbidden.
 
     Raises InvalidRequestError if an option names a token outside the vocabulary.
@@ -71,7 +73,7 @@ def adjust_logits(logits: NDArray[np.floating], row: RowHistory) -> NDArray[np.f
     return out
 
 
-def _penalise(logits: NDArray[np.floating], row: RowHistory) -> None:
+def _penalise(logits: NDArray[np.float32], row: RowHistory) -> None:
     """Repetition counts prompt and output, presence and frequency only the output, as the field does."""
     params = row.params
     history = np.asarray(row.token_ids, np.int64)
@@ -84,47 +86,52 @@ def _penalise(logits: NDArray[np.floating], row: RowHistory) -> None:
     logits[ids] -= frequency * counts.astype(np.float32) + presence
 
 
-def kept_tokens(logits: LogitRow, params: SamplingParams) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
-    """Token ids in ascending order (None: the whole vocabulary) and their probabilities after temperature.
+def kept_tokens(logits: LogitRow, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """What top_k, top_p and min_p leave: token ids in ascending order and their probabilities after temperature.
 
-    What top_k, top_p and min_p cut is left out or has 0. They need not add up to one.
-    Raises InvalidRequestError if no token is left.
+    The probabilities need not add up to one.
     """
-    ids, values = None, logits.values
-    if 0 < params.top_k < len(values):
-        best_ids, best_logits = logits.top(params.top_k)
-        order = best_ids.argsort()
-        ids, values = best_ids[order], best_logits[order]
-    best = values.max()
-    if best == -np.inf:
-        raise InvalidRequestError("the request's options forbid every token")
-    probabilities: NDArray[np.float64] = np.exp((values.astype(np.float64) - best) / params.temperature)  # the best: 1
-    if params.top_p < 1.0:
-        probabilities = _keep_best(probabilities, _nucleus_size(probabilities, params.top_p))
-    if params.min_p > 0.0:
-        probabilities[probabilities < params.min_p] = 0.0
-    return ids, probabilities
+    if 0 < params.top_k < len(logits.values):
+        ids, weights = _best(logits, params.top_k, params.temperature)
+        if params.top_p < 1.0:
+            count = _nucleus_size(weights, params.top_p * weights.sum())
+            ids, weights = ids[:count], weights[:count]
+    elif params.top_p < 1.0:
+        ids, weights = _nucleus(logits, params)
+    else:
+        ids, weights = _best(logits, len(logits.values), params.temperature)
+    kept = weights >= max(params.min_p, np.finfo(np.float64).tiny)
+    ids, weights = ids[kept], weights[kept]
+    order = ids.argsort()
+    return ids[order], weights[order]
 
 
-def _nucleus_size(probabilities: NDArray[np.float64], top_p: float) -> int:
-    """How many of the best tokens it takes for their share to reach `top_p`; at least one."""
-    reached = np.cumsum(np.sort(probabilities)[::-1])
-    return int(np.searchsorted(reached, top_p * reached[-1], side="left")) + 1
+def _best(logits: LogitRow, count: int, temperature: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids of the `count` best tokens, best first, and their weights, the best one's being 1."""
+    ids, values = logits.top(count)
+    weights: NDArray[np.float64] = np.exp((values.astype(np.float64) - values[0]) / temperature)
+    return ids, weights
 
 
-def _keep_best(probabilities: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """All but the `count` largest set to zero; of equals on the edge the lowest ids stay. Sorts nothing."""
-    if count >= len(probabilities):
-        return probabilities
-    edge = np.partition(probabilities, len(probabilities) - count)[len(probabilities) - count]
-    above = probabilities > edge
-    at_edge = np.flatnonzero(probabilities == edge)[: count - np.count_nonzero(above)]
-    kept = np.where(above, probabilities, 0.0)
-    kept[at_edge] = edge
-    return kept
+def _nucleus(logits: LogitRow, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The fewest best tokens whose share reaches top_p. As a rule they are few: they are looked for among few first."""
+    share = params.top_p * logits.weight_sum(params.temperature)
+    num_tokens = len(logits.values)
+    count = min(FIRST_LOOK, num_tokens)
+    while True:
+        ids, weights = _best(logits, count, params.temperature)
+        size = _nucleus_size(weights, share)
+        if size <= count or count == num_tokens:
+            return ids[:size], weights[:size]
+        count = min(16 * count, num_tokens)
 
 
-def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.floating], param: str) -> NDArray[np.int64]:
+def _nucleus_size(weights: NDArray[np.float64], share: float) -> int:
+    """How many of `weights`, largest first, it takes to reach `share`; at least one, one too many if they do not."""
+    return int(np.searchsorted(np.cumsum(weights), share, side="left")) + 1
+
+
+def _in_vocabulary(ids: Sequence[int], logits: NDArray[np.float32], param: str) -> NDArray[np.int64]:
     array = np.asarray(ids, np.int64)
     outside = array[(array < 0) | (array >= len(logits))]
     if len(outside):

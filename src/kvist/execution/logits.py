@@ -14,8 +14,8 @@ class LogitRow(Protocol):
     """One row of logits. Equal logits are ordered by token id, lowest first."""
 
     @property
-    def values(self) -> NDArray[np.floating]:
-        """[vocab_size]; not to be written to."""
+    def values(self) -> NDArray[np.float32]:
+        """[vocab_size]; not to be written to. -inf is a token that cannot be."""
         ...
 
     @property
@@ -23,12 +23,20 @@ class LogitRow(Protocol):
         """Id of the largest."""
         ...
 
-    def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+    def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and logits of the `count` largest (all if there are no more), the largest first."""
         ...
 
-    def log_sum_exp(self) -> float:
-        """What turns a logit into a log-probability."""
+    def weight_sum(self, temperature: float) -> float:
+        """Sum of the weights e^((logit - largest) / temperature). The largest logit must be finite, here and below."""
+        ...
+
+    def draw(self, temperature: float, min_p: float, u: float) -> int:
+        """The first id at which the running sum of weights, those below min_p left out, exceeds u of their total."""
+        ...
+
+    def with_values(self, values: NDArray[np.float32]) -> LogitRow:
+        """Another row, to be looked through by the same means."""
         ...
 
 
@@ -51,13 +59,13 @@ class Logits(Protocol):
 class NumpyRow:
     """A row in an array of its own."""
 
-    values: NDArray[np.floating]
+    values: NDArray[np.float32]
 
     @property
     def best(self) -> int:
         return int(self.values.argmax())
 
-    def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+    def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         values = self.values
         count = min(count, len(values))
         if count == 0:
@@ -68,10 +76,26 @@ class NumpyRow:
         ids = candidates[order[:count]]
         return ids, values[ids]
 
-    def log_sum_exp(self) -> float:
-        logits = self.values.astype(np.float64)
-        largest = logits.max()
-        return float(largest + np.log(np.exp(logits - largest).sum()))
+    def weight_sum(self, temperature: float) -> float:
+        return float(self._weights(temperature).sum())
+
+    def draw(self, temperature: float, min_p: float, u: float) -> int:
+        weights = self._weights(temperature)
+        weights[weights < min_p] = 0.0
+        return draw(weights, u)
+
+    def with_values(self, values: NDArray[np.float32]) -> NumpyRow:
+        return NumpyRow(values)
+
+    def _weights(self, temperature: float) -> NDArray[np.float64]:
+        weights: NDArray[np.float64] = np.exp((self.values.astype(np.float64) - self.values.max()) / temperature)
+        return weights
+
+
+def draw(weights: NDArray[np.float64], u: float) -> int:
+    """Inverse of the cumulative distribution: the first index whose running sum exceeds u of the total."""
+    cumulative = np.cumsum(weights)
+    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Equal logits are ordered by token id, lowest first: greedy, top_k and top_p are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from kvist.core.random_numbers import uniform
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_result import TokenLogprobs
 from kvist.execution.logit_adjustments import adjust_logits, has_penalties, is_adjusted, kept_tokens
-from kvist.execution.logits import LogitRow, NumpyRow
+from kvist.execution.logits import LogitRow, draw
 
 GREEDY_BELOW = 1e-5  # a temperature this small is greedy
 
@@ -65,15 +66,10 @@ class Sampler:
     def sample(self, logits: LogitRow, row: SamplingRow) -> Sampled:
         """Draw one token. A row whose options leave none, or name one outside the vocabulary, gets an error instead."""
         try:
-            adjusted = NumpyRow(adjust_logits(logits.values, row)) if is_adjusted(row) else logits
-            if row.is_greedy:
-                token_id = adjusted.best
-                if adjusted.values[token_id] == -np.inf:
-                    raise InvalidRequestError("the request's options forbid every token")
-            else:
-                ids, probabilities = kept_tokens(adjusted, row.params)
-                drawn = draw(probabilities, uniform(row.seed, row.sample_index, row.output_position))
-                token_id = drawn if ids is None else int(ids[drawn])
+            adjusted = _adjusted(logits, row)
+            if adjusted.values[adjusted.best] == -np.inf:
+                raise InvalidRequestError("the request's options forbid every token")
+            token_id = adjusted.best if row.is_greedy else _draw(adjusted, row)
             if row.params.logprobs is None:
                 return Sampled(token_id)
             scores = _processed_scores(adjusted, row) if self._processed else logits
@@ -83,10 +79,21 @@ class Sampler:
 
     def score(self, logits: LogitRow, row: SamplingRow, token_id: int, num_top: int) -> TokenLogprobs:
         """Log-probabilities of a prompt's `token_id`, as if `row` had to choose it."""
-        if not self._processed:
-            return token_logprobs(logits, token_id, num_top)
-        adjusted = NumpyRow(adjust_logits(logits.values, row)) if is_adjusted(row) else logits
-        return token_logprobs(_processed_scores(adjusted, row), token_id, num_top)
+        scores = _processed_scores(_adjusted(logits, row), row) if self._processed else logits
+        return token_logprobs(scores, token_id, num_top)
+
+
+def _adjusted(logits: LogitRow, row: SamplingRow) -> LogitRow:
+    return logits.with_values(adjust_logits(logits.values, row)) if is_adjusted(row) else logits
+
+
+def _draw(logits: LogitRow, row: SamplingRow) -> int:
+    params = row.params
+    u = uniform(row.seed, row.sample_index, row.output_position)
+    if params.top_p == 1.0 and not 0 < params.top_k < len(logits.values):
+        return logits.draw(params.temperature, params.min_p, u)
+    ids, probabilities = kept_tokens(logits, params)
+    return int(ids[draw(probabilities, u)])
 
 
 def takes_best(params: SamplingParams, output_position: int) -> bool:
@@ -106,21 +113,15 @@ def _processed_scores(adjusted: LogitRow, row: SamplingRow) -> LogitRow:
     if row.is_greedy:
         return adjusted
     ids, probabilities = kept_tokens(adjusted, row.params)
-    scores = np.full(len(adjusted.values), -np.inf)
-    with np.errstate(divide="ignore"):  # log 0 of a token that was cut is the -inf it should be
-        scores[slice(None) if ids is None else ids] = np.log(probabilities)
-    return NumpyRow(scores)
-
-
-def draw(probabilities: NDArray[np.float64], u: float) -> int:
-    """Inverse of the cumulative distribution in token order: the first id whose running sum exceeds u of the total."""
-    cumulative = np.cumsum(probabilities)
-    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    scores = np.full(len(adjusted.values), -np.inf, np.float32)
+    scores[ids] = np.log(probabilities)
+    return adjusted.with_values(scores)
 
 
 def token_logprobs(scores: LogitRow, token_id: int, num_top: int) -> TokenLogprobs:
     """Natural-log probabilities from one row of logits; tokens that cannot occur are left out of the best."""
-    total, values = scores.log_sum_exp(), scores.values
+    values = scores.values
+    total = float(values[scores.best]) + math.log(scores.weight_sum(1.0))
     ids, logits = scores.top(num_top)
     possible = logits > -np.inf
     return TokenLogprobs(

@@ -160,7 +160,7 @@ class NativeLogits:
         self.is_finite = is_finite
 
     def __getitem__(self, index: int) -> NativeRow:
-        return NativeRow(self._head, index, self._values[index], self.best[index])
+        return NativeRow(self._head, self._values[index], self.best[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,19 @@ class NativeRow:
     """See execution.logits.LogitRow."""
 
     head: _native.Plan
-    index: int
     values: NDArray[np.float32]
     best: int
 
+    def with_values(self, values: NDArray[np.float32]) -> NativeRow:
+        return NativeRow(self.head, values, int(values.argmax()))
+
     def top(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         ids = np.empty(min(count, len(self.values)), np.int32)
-        self.head.top_logits(self.index, ids)
+        self.head.top_logits(self.values, ids)
         return ids.astype(np.int64), self.values[ids]
 
-    def log_sum_exp(self) -> float:
-        return self.head.log_sum_exp(self.index)
+    def weight_sum(self, temperature: float) -> float:
+        return self.head.weight_sum(self.values, self.values[self.best], temperature)
+
+    def draw(self, temperature: float, min_p: float, u: float) -> int:
+        return self.head.draw(self.values, self.values[self.best], temperature, min_p, u)
