@@ -6,7 +6,7 @@ import pytest
 
 from kvist.config.cache_config import CacheConfig
 from kvist.core.errors import ConfigError
-from kvist.execution.memory_model import memory_table
+from kvist.execution.memory_model import PROCESS_BYTES, memory_table
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint
 
@@ -38,9 +38,19 @@ def test_the_pool_is_what_all_requests_can_use_if_memory_is_plenty(spec):
 
 
 def test_the_pool_is_a_quarter_of_the_free_memory_if_that_is_less(spec):
-    sized = table(spec, free_bytes=4 * 10 * 16 * PER_TOKEN + 5)
-    assert (sized.num_blocks, sized.num_blocks_by) == (10, "a quarter of the free memory")
-    assert sized.kv_pool_bytes == 10 * 16 * PER_TOKEN
+    num_blocks = (1 << 30) // (16 * PER_TOKEN)
+    sized = table(spec, free_bytes=4 << 30, max_num_seqs=100_000)
+    assert (sized.num_blocks, sized.num_blocks_by) == (num_blocks, "a quarter of the free memory")
+    assert sized.kv_pool_bytes == num_blocks * 16 * PER_TOKEN
+
+
+def test_the_pool_leaves_room_for_weights_workspace_and_the_process(spec):
+    plenty = table(spec)
+    others = plenty.weight_bytes + plenty.workspace_bytes + PROCESS_BYTES
+    sized = table(spec, free_bytes=others + 10 * 16 * PER_TOKEN + 5)
+    assert (sized.num_blocks, sized.num_blocks_by) == (10, "the memory left by all else")
+    with pytest.raises(ConfigError, match="MiB of the process itself"):
+        table(spec, free_bytes=others)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +72,7 @@ def test_a_pool_too_small_names_the_flag_and_a_value_that_fits(spec):
         table(spec, kv_cache_bytes=16 * PER_TOKEN)
     with pytest.raises(ConfigError, match=rf"pool \(by kv_cache_bytes\) holds 0 blocks of {16 * PER_TOKEN} bytes"):
         table(spec, kv_cache_bytes=1)
-    with pytest.raises(ConfigError, match="a quarter of the free memory"):
+    with pytest.raises(ConfigError, match="0 MiB of free memory for"):
         table(spec, free_bytes=100)
 
 

@@ -133,8 +133,13 @@ def _position(token_id: int) -> PositionLogprobs:
 class CharacterEncoder:
     """One token per character; BOS is 1. The parts of a TextEncoder and its Tokenizer that routes touch."""
 
+    special_token_ids = frozenset({1})
+
     def __init__(self) -> None:
         self.tokenizer = self
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
 
     def encode_text(
         self, text: str, *, add_special_tokens: bool = True, truncate_prompt_tokens: int | None = None

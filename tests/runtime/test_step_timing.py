@@ -7,7 +7,14 @@ from pathlib import Path
 from kvist.core.clock import VirtualClock
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
-from kvist.runtime.step_timing import StepPoint, keep_timing, load_timing, measure_steps, timing_key
+from kvist.runtime.step_timing import (
+    StepPoint,
+    keep_timing,
+    load_timing,
+    measure_steps,
+    timed_steps,
+    timing_key,
+)
 
 
 class TimedExecutor:
@@ -94,3 +101,18 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 def test_the_key_depends_on_every_part() -> None:
     assert len({timing_key(["a", "b"]), timing_key(["a", "c"]), timing_key(["ab"]), timing_key(["a"])}) == 4
+
+
+def timed(path: Path, per_token_s: float) -> list[StepPoint]:
+    clock = VirtualClock()
+    return timed_steps(TimedExecutor(clock, per_token_s), clock, path, block_size=16, max_tokens=64)
+
+
+def test_kept_times_hold_until_the_machine_is_clearly_faster(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    busy = timed(path, 1e-3)
+    assert timed(path, 2e-3) == busy  # busier now: the machine has shown that it can do better
+    assert timed(path, 0.8e-3) == busy
+    quiet = timed(path, 1e-4)
+    assert quiet[0].step_time_s < busy[0].step_time_s / 5
+    assert timed(path, 1e-3) == quiet

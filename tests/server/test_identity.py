@@ -44,6 +44,15 @@ def test_keys_guard_every_route_but_liveness(call: Call, method: str, path: str)
     assert with_key.status_code != 401
 
 
+def test_a_key_may_have_any_characters(call: Call) -> None:
+    options = {"api_key": ("ключ",)}
+    known = {"authorization": "Bearer ключ".encode()}
+    assert call("GET", "/v1/models", options=options, headers=known).status_code == 200
+    assert call("GET", "/v1/models", options=options, headers={"x-api-key": "ключ".encode()}).status_code == 200
+    for wrong in ("Bearer кл".encode(), b"Bearer \xff\xfe", "Basic ключ".encode(), "Bearer ключ".encode("utf-16")):
+        assert call("GET", "/v1/models", options=options, headers={"authorization": wrong}).status_code in (400, 401)
+
+
 def test_a_browser_may_send_the_key_as_a_password(call: Call) -> None:
     answer = call("GET", "/", options=KEYS, auth=("anyone", "sesame"))
     assert answer.status_code == 200

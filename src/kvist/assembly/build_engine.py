@@ -21,7 +21,7 @@ from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.host_memory import free_memory_bytes
 from kvist.runtime.real_clock import RealClock
 from kvist.runtime.start_phases import StartPhases
-from kvist.runtime.step_timing import keep_timing, load_timing, measure_steps, timing_key
+from kvist.runtime.step_timing import timed_steps, timing_key
 from kvist.scheduler.budget import choose_token_budget
 from kvist.scheduler.scheduler import Scheduler
 from kvist.weights.checkpoint import open_checkpoint
@@ -59,12 +59,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
             / "timing"
             / timing_key((checkpoint.identity, executor.description, config.cache.kv_cache_dtype))
         )
-        points = load_timing(timing_file)
-        if points is None:
-            timing = measure_steps(executor, clock, block_size=config.cache.block_size, max_tokens=max_model_len)
-            points = timing.points
-            if timing.is_steady:  # what was measured beside other work must not decide all later starts
-                keep_timing(timing_file, points)
+        points = timed_steps(executor, clock, timing_file, block_size=config.cache.block_size, max_tokens=max_model_len)
         token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
     executor.resize(token_budget)
     phases.begin("lay out cache")

@@ -26,7 +26,7 @@ class ModelConfig:
         None,
         help="longest prompt + output; default: what the model was trained for, or what fits the KV pool",
         aliases=("--context-length", "-c", "--ctx-size"),
-        low=1,
+        low=2,  # a prompt and an answer
         unit="tokens",
     )
     seed: int = option(0, help="seed for requests that bring none", low=0)

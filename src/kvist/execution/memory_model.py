@@ -15,6 +15,7 @@ from kvist.execution.reference.operations import MAX_LOGITS
 FLOAT32_BYTES = 4
 MIN_BLOCKS = 2
 NATIVE_PARTIALS_BYTES = 4 << 20  # attention over long contexts, split among threads
+PROCESS_BYTES = 96 << 20  # the interpreter, its libraries and what requests hold outside the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,8 @@ def memory_table(  # noqa: PLR0913 - everything that takes memory
     """Size everything on `executor`. max_model_len None: what the model was trained for.
 
     free_bytes: memory that the system can give now. Without a size in `cache` the pool takes a quarter of it, at
-    most what `max_num_seqs` requests of `max_model_len` tokens can use. draft: a draft model, with as many blocks.
-    Raises ConfigError if not one block fits.
+    most what `max_num_seqs` requests of `max_model_len` tokens can use, and leaves room for all else. draft: a draft
+    model, with as many blocks. Raises ConfigError if the pool holds too few blocks.
     """
     models = [(spec, executor)] if draft is None else [(spec, executor), draft]
     per_token = sum(
@@ -70,17 +71,22 @@ def memory_table(  # noqa: PLR0913 - everything that takes memory
     )
     per_block = per_token * cache.block_size
     length = min(max_model_len or spec.max_position, spec.max_position)
-    num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, free_bytes)
+    weights = [_weight_bytes(each, name) for each, name in models]
+    workspace = sum(_workspace_bytes(each, name, max_num_batched_tokens, length) for each, name in models)
+    left_bytes = max(0, free_bytes - sum(weights) - workspace - PROCESS_BYTES)
+    affordable = min((free_bytes // 4, "a quarter of the free memory"), (left_bytes, "the memory left by all else"))
+    num_blocks, reason = _num_blocks(cache, per_block, max_num_seqs * length, affordable)
     if num_blocks < MIN_BLOCKS:
         raise ConfigError(
-            f"the KV pool (by {reason}) holds {num_blocks} blocks of {per_block} bytes; "
-            f"at least {MIN_BLOCKS} are needed: set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more"
+            f"the KV pool (by {reason}) holds {num_blocks} blocks of {per_block} bytes; at least {MIN_BLOCKS} are "
+            f"needed. There are {free_bytes >> 20} MiB of free memory for {sum(weights) >> 20} MiB of weights, "
+            f"{workspace >> 20} MiB of workspace and about {PROCESS_BYTES >> 20} MiB of the process itself. Free some, "
+            f"choose a smaller model, or set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more to try nevertheless"
         )
-    weights = [_weight_bytes(each, name) for each, name in models]
     return MemoryTable(
         executor=executor,
         weight_bytes=weights[0],
-        workspace_bytes=sum(_workspace_bytes(each, name, max_num_batched_tokens, length) for each, name in models),
+        workspace_bytes=workspace,
         kv_bytes_per_token=per_token,
         kv_bytes_per_block=per_block,
         block_size=cache.block_size,
@@ -100,17 +106,18 @@ def _workspace_bytes(spec: ModelSpec, executor: ExecutorName, max_num_batched_to
     return workspace_bytes(spec, max_num_batched_tokens, max_model_len)
 
 
-def _num_blocks(cache: CacheConfig, per_block: int, usable_tokens: int, free_bytes: int) -> tuple[int, str]:
+def _num_blocks(cache: CacheConfig, per_block: int, usable_tokens: int, affordable: tuple[int, str]) -> tuple[int, str]:
+    """Blocks, and what decided them. affordable: bytes, and why no more."""
     if cache.num_blocks is not None:
         return cache.num_blocks, "num_blocks"
     if cache.max_total_tokens is not None:
         return -(-cache.max_total_tokens // cache.block_size), "max_total_tokens"
     if cache.kv_cache_bytes is not None:
         return cache.kv_cache_bytes // per_block, "kv_cache_bytes"
-    usable, affordable = -(-usable_tokens // cache.block_size), free_bytes // 4 // per_block
-    if usable <= affordable:
+    usable, num_affordable = -(-usable_tokens // cache.block_size), affordable[0] // per_block
+    if usable <= num_affordable:
         return max(usable, MIN_BLOCKS), "max_num_seqs x max_model_len"
-    return affordable, "a quarter of the free memory"
+    return num_affordable, affordable[1]
 
 
 def workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int, max_model_len: int) -> int:

@@ -202,6 +202,8 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 def _describe_exit(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "the engine process was ended by SIGKILL: by hand, or by the system for want of memory"
     if code < 0:
         return f"the engine process was ended by {signal.Signals(-code).name}"
     return f"the engine process ended with code {code}"

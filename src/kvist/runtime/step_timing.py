@@ -1,6 +1,7 @@
 """Measures how long prefill steps of growing size take on this machine, for the choice of the token budget.
 
-A steady result is kept on disk: a second start with the same model, executor, threads and machine measures nothing.
+A steady result is kept on disk: a second start with the same model, executor, threads and machine times one small step
+only, to see whether the machine is now faster than it was.
 """
 
 from __future__ import annotations
@@ -50,6 +51,29 @@ class StepTiming:
 class _KeptTiming(msgspec.Struct, frozen=True):
     layout_version: int
     points: list[StepPoint]
+
+
+def timed_steps(
+    executor: Executor, clock: Clock, timing_file: Path, *, block_size: int, max_tokens: int
+) -> list[StepPoint]:
+    """The points of `timing_file` if they still hold, else new ones; these are kept there if they are steady.
+
+    As `measure_steps`, for an executor that has not served yet.
+    """
+    kept = load_timing(timing_file)
+    if kept is not None and not _is_faster_now(executor, clock, kept[0], block_size):
+        return kept
+    timing = measure_steps(executor, clock, block_size=block_size, max_tokens=max_tokens)
+    if timing.is_steady:  # what was measured beside other work must not decide all later starts
+        keep_timing(timing_file, timing.points)
+    return timing.points
+
+
+def _is_faster_now(executor: Executor, clock: Clock, kept: StepPoint, block_size: int) -> bool:
+    """Whether a kept point was measured while something else held the machine back all the time, steadily."""
+    _time_step(executor, clock, 1, block_size)
+    times_s = [_time_step(executor, clock, kept.num_tokens, block_size) for _ in range(2)]
+    return min(times_s) * STEADY_RATIO < kept.step_time_s
 
 
 def measure_steps(executor: Executor, clock: Clock, *, block_size: int, max_tokens: int) -> StepTiming:

@@ -226,5 +226,8 @@ class SupervisedEngineClient:
                 log.warning("engine restarted num_restarts=%d", self._num_restarts)
                 return
         self._state = "dead"
-        self._reason = f"the engine died {self._num_quick_deaths} times in a row, last: {reason}. See the log."
+        self._reason = (
+            f"the engine died {self._num_quick_deaths} times in a row, last: {reason}. It stays down until the server "
+            "is restarted; the log says more"
+        )
         log.error("engine given up reason=%s", reason)

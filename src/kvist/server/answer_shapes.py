@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,34 +40,46 @@ def _chat_token(token: TokenLogprob) -> JsonObject:
     return {"token": token.token, "logprob": _finite(token.logprob), "bytes": list(token.token_bytes)}
 
 
+class TextOffsets:
+    """Where in the whole text each token begins; one that goes on with a character begins after that character."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def advance(self, token_bytes: bytes) -> int:
+        """The offset of the next token, which stands for these bytes."""
+        offset = self._next
+        self._next += len(self._decoder.decode(token_bytes))
+        return offset
+
+
 def completion_logprobs(
-    positions: Sequence[PositionLogprobs], *, text_offset: int = 0, unscored: str | None = None
+    positions: Sequence[PositionLogprobs], offsets: TextOffsets, *, unscored: tuple[str, bytes] | None = None
 ) -> JsonObject:
-    """The older shape: four columns. unscored: an echoed prompt's first token, which nothing predicts."""
+    """The older shape: four columns. unscored: an echoed prompt's first token (text, bytes), which nothing predicts."""
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] = []
-    offsets: list[int] = []
+    text_offset: list[int] = []
     if unscored is not None:
-        tokens.append(unscored)
+        tokens.append(unscored[0])
         token_logprobs.append(None)
         top_logprobs.append(None)
-        offsets.append(text_offset)
-        text_offset += len(unscored)
+        text_offset.append(offsets.advance(unscored[1]))
     for position in positions:
-        offsets.append(text_offset)
         chosen = position.chosen
         tokens.append(chosen.token)
         token_logprobs.append(_finite(chosen.logprob))
         top = {chosen.token: _finite(chosen.logprob)}
         top.update({token.token: _finite(token.logprob) for token in position.top})
         top_logprobs.append(top)
-        text_offset += len(chosen.token)
+        text_offset.append(offsets.advance(chosen.token_bytes))
     return {
         "tokens": tokens,
         "token_logprobs": token_logprobs,
         "top_logprobs": top_logprobs,
-        "text_offset": offsets,
+        "text_offset": text_offset,
     }
 
 

@@ -56,7 +56,7 @@ class ServerState:
         """The backend, for a request that needs the engine. Raises EngineUnavailableError (503) with the reason."""
         reason = self.why_not_ready()
         if reason is not None or self.backend is None:
-            raise EngineUnavailableError(f"the server is not ready: {reason}. Try again shortly")
+            raise EngineUnavailableError(f"the server is not ready: {reason}")
         return self.backend
 
     def why_not_ready(self) -> str | None:
@@ -64,11 +64,12 @@ class ServerState:
         if self.is_draining:
             return "it is shutting down"
         if self.backend is None:
-            return "the model is being loaded"
+            return "the model is being loaded. Try again shortly"
         status = self.backend.client.status()
-        if status.state != "ready":
-            return status.reason or f"the engine is {status.state}"
-        return None
+        if status.state == "ready":
+            return None
+        reason = status.reason or f"the engine is {status.state}"
+        return f"{reason}. Try again shortly" if status.state == "starting" else reason
 
     def backend_for(self, model: str | None) -> Backend:
         """The backend, if it serves `model`. Raises ModelNotFoundError (404) otherwise; None means the only one."""

@@ -32,15 +32,19 @@ from kvist.server.request_body import parse_body, read_json_object
 from kvist.server.sampling_options import completion_sampling
 from kvist.server.stream_chunks import ChunkWriter
 from kvist.tokenization.text_encoder import TextEncoder
+from kvist.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt as the engine will see it; `text` is what an echo shows, `first_token` how that begins."""
+    """One prompt as the engine will see it; `text` is what an echo shows.
+
+    first_token: as text, and the bytes that it has in `text` (none, if it is a token like BOS).
+    """
 
     token_ids: list[int]
     text: str
-    first_token: str
+    first_token: tuple[str, bytes]
 
 
 async def completions(request: Request) -> Response:
@@ -62,8 +66,8 @@ async def completions(request: Request) -> Response:
     prompts = []
     for part in parts:
         token_ids = await encode_prompt(encoder, part, body)
-        first_token = encoder.tokenizer.token_text(token_ids[0]) if token_ids else ""
-        prompts.append(Prompt(token_ids, _echo_text(encoder, part, token_ids, body), first_token))
+        text = _echo_text(encoder, part, token_ids, body)
+        prompts.append(Prompt(token_ids, text, _first_token(encoder.tokenizer, token_ids)))
     requests = generation_requests(
         request,
         call,
@@ -79,6 +83,13 @@ async def completions(request: Request) -> Response:
         results = await gather_results(call, updates, num_prompts=len(prompts), num_samples=sampling.n)
     answer = _answer(results, call, body, prompts)
     return Response(answer, 200, call.headers, media_type="application/json")
+
+
+def _first_token(tokenizer: Tokenizer, token_ids: list[int]) -> tuple[str, bytes]:
+    if not token_ids:
+        return "", b""
+    first = token_ids[0]
+    return tokenizer.token_text(first), b"" if first in tokenizer.special_token_ids else tokenizer.token_bytes(first)
 
 
 def _echo_text(encoder: TextEncoder, part: str | list[int], token_ids: list[int], body: CompletionRequest) -> str:
@@ -97,7 +108,7 @@ class _Streaming:
     body: CompletionRequest
     prompts: list[Prompt]
     opened: set[int] = field(default_factory=set)
-    text_offsets: dict[int, int] = field(default_factory=dict)
+    text_offsets: dict[int, answer_shapes.TextOffsets] = field(default_factory=dict)
 
     @property
     def num_samples(self) -> int:
@@ -129,9 +140,10 @@ class _Streaming:
         index = prompt_index * self.num_samples + delta.index
         logprobs = None
         if delta.logprobs:
-            offset = self.text_offsets.get(index, len(self.prompts[prompt_index].text))
-            logprobs = answer_shapes.completion_logprobs(delta.logprobs, text_offset=offset)
-            self.text_offsets[index] = offset + sum(len(position.chosen.token) for position in delta.logprobs)
+            offsets = self.text_offsets.setdefault(
+                index, answer_shapes.TextOffsets(len(self.prompts[prompt_index].text))
+            )
+            logprobs = answer_shapes.completion_logprobs(delta.logprobs, offsets)
         return self.writer.delta(
             index, delta, logprobs=logprobs, with_token_ids=self.body.return_token_ids, usage=usage
         )
@@ -180,7 +192,7 @@ def _answer(results: list[PromptResult], call: GenerationCall, body: CompletionR
             if body.logprobs is not None:
                 scored = [*result.prompt_logprobs, *sample.logprobs] if body.echo else sample.logprobs
                 choice["logprobs"] = answer_shapes.completion_logprobs(
-                    scored, unscored=prompt.first_token if body.echo else None
+                    scored, answer_shapes.TextOffsets(), unscored=prompt.first_token if body.echo else None
                 )
             choice |= answer_shapes.finish_shape(sample.last)
             if body.prompt_logprobs is not None:

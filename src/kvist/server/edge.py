@@ -86,7 +86,7 @@ class AuthenticationMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                domain = self._keys.domain_of(_header(scope, b"authorization"), api_key=_header(scope, b"x-api-key"))
+                domain = self._keys.domain_of(_key_header(scope, b"authorization"), _key_header(scope, b"x-api-key"))
             except AuthenticationError as error:
                 await self._refuse(error, scope, receive, send)
                 return
@@ -102,8 +102,16 @@ class AuthenticationMiddleware:
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
+    value = _header_bytes(scope, name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _key_header(scope: Scope, name: bytes) -> str | None:
+    """Clients send what lies outside ASCII as UTF-8; bytes that are none are told apart all the same."""
+    value = _header_bytes(scope, name)
+    return None if value is None else value.decode("utf-8", errors="surrogateescape")
+
+
+def _header_bytes(scope: Scope, name: bytes) -> bytes | None:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    for key, value in headers:
-        if key == name:
-            return value.decode("latin-1")
-    return None
+    return next((value for key, value in headers if key == name), None)

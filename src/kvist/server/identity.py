@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ class ApiKeys:
     def are_required(self) -> bool:
         return bool(self._digests)
 
-    def domain_of(self, authorization: str | None, *, api_key: str | None = None) -> KeyDomain:
+    def domain_of(self, authorization: str | None, api_key: str | None = None) -> KeyDomain:
         """The domain of the caller with these header values. Raises AuthenticationError."""
         if not self._digests:
             return PUBLIC_DOMAIN
@@ -55,7 +54,7 @@ def load_api_keys(keys: Sequence[str], key_file: str | None) -> ApiKeys:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def _key_in(authorization: str) -> str | None:
@@ -66,6 +65,6 @@ def _key_in(authorization: str) -> str | None:
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(value, validate=True).decode().partition(":")[2] or None
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, or no UTF-8 in it
             return None
     return None

