@@ -120,6 +120,15 @@ def test_a_draft_model_that_is_the_model_is_always_right(tiny_executor, executor
         assert drafting.num_accepted == drafting.num_drafts > 100
 
 
+def test_blocks_that_change_hands_never_mislead_the_draft_model(tiny_executor):
+    model = tiny_executor("llama", executor="native", draft=("llama", "f32"))
+    for policy in ("chunked_prefill", "prefill_first"):
+        requests = some_requests({"temperature": 1.0, "seed": 5}, max_tokens=100)
+        drafting = serve(model, requests, by_model(), num_blocks=TINY_POOL, policy=policy)
+        assert drafting.num_preemptions > 0
+        assert drafting.num_accepted == drafting.num_drafts > 300
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

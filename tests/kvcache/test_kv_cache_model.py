@@ -102,6 +102,23 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.commit(request)
 
     @has_requests
+    @rule(number=picks, num_drafts=st.integers(1, 9))
+    def refuse_drafts(self, number: int, num_drafts: int) -> None:
+        """Blocks taken for tokens that came to nothing are free again."""
+        request = self.pick(number)
+        used_before, start = self.model.blocks_in_use(), request.num_computed
+        try:
+            growth = self.cache.grow(request.table, num_tokens=start + 1 + num_drafts, write_from=start)
+        except KVPoolExhaustedError:
+            return
+        self.model.apply_events(self.cache, used_before)
+        self.model.apply_growth(request, growth)
+        available = self.cache.num_available_blocks
+        num_freed = max(0, len(request.table.block_ids) - -(-(start + 1) // BLOCK_SIZE))
+        self.cache.shrink(request.table, num_tokens=start + 1)
+        assert self.cache.num_available_blocks == available + num_freed
+
+    @has_requests
     @rule(number=picks)
     def commit_late(self, number: int) -> None:
         self.commit(self.pick(number))
