@@ -290,7 +290,8 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);
     nb::class_<ThreadPool>(m, "ThreadPool")
         .def(nb::init<int>(), "num_threads"_a)
-        .def_prop_ro("num_threads", &ThreadPool::num_threads);
+        .def_prop_ro("num_threads", &ThreadPool::num_threads)
+        .def("open", &ThreadPool::open);
     nb::class_<Weight>(m, "Weight")
         .def_ro("n", &Weight::n)
         .def_ro("k", &Weight::k)

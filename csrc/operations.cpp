@@ -41,7 +41,7 @@ constexpr int kManyRows = 16;  // from here on a tile is expanded once for all r
 // Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.
 class Linear : public Operation {
    public:
-    static constexpr int kTilesPerItem = 4;  // where there are many rows
+    static constexpr int kTilesPerItem = 2;  // where there are many rows
 
     Linear(Plan& plan, const std::vector<LinearPart>& parts, int quantized, int out, bool accumulate)
         : Operation("linear"), kernels_(plan.kernels) {

@@ -17,7 +17,7 @@ namespace kvist {
 namespace {
 
 constexpr uint64_t kCountMask = 0xffffffff;
-constexpr int kLongestRun = 4;  // items
+constexpr int kLongestRun = 8;  // items
 constexpr int kSpinsBeforeClock = 64;
 constexpr auto kSpin = std::chrono::microseconds(100);     // for the next operation: longer than the gaps inside a step
 constexpr auto kWaitSpin = std::chrono::microseconds(50);  // for other threads' last items: longer than an item

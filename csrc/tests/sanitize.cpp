@@ -4,9 +4,11 @@
 #include "../operations.h"
 #include "../pack.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 namespace kvist {
 namespace {
@@ -140,6 +142,41 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     return all;
 }
 
+// What a head and its samplers find in rows of every length, as numbers.
+std::vector<double> look_through(const char* isa, const std::vector<float>& all) {
+    const Kernels& kernels = *find_kernels(isa);
+    std::vector<double> found;
+    for (int n : {1, 15, 16, 33, 1023, 1025, 3000}) {
+        const std::vector<float> logits(all.end() - n, all.end());  // so that reads beyond them are seen
+        const BestLogit best = kernels.best_logit(logits.data(), n);
+        found.insert(found.end(), {best.logit, static_cast<double>(best.id)});
+        for (int count : {1, n / 2 + 1, n}) {
+            std::vector<int32_t> ids(count);
+            kernels.top_logits(logits.data(), n, count, ids.data());
+            found.insert(found.end(), ids.begin(), ids.end());
+        }
+        found.push_back(kernels.weight_sum(logits.data(), n, best.logit, {0.7f, 0.0f}));
+        for (double u : {0.0, 0.3, 0.999999}) found.push_back(kernels.draw(logits.data(), n, best.logit, {0.7f, 0.01f}, u));
+    }
+    return found;
+}
+
+// How many items of runs of all sizes were not called exactly once, with and without pauses that let the threads sleep.
+int miscounted_items(int num_threads) {
+    ThreadPool pool(num_threads);
+    int failures = 0;
+    for (int round = 0; round < 2000; round++) {
+        if (round % 100 == 0) std::this_thread::sleep_for(std::chrono::microseconds(round));
+        if (round % 3 == 0) pool.open();
+        std::vector<int> calls(round % 41);
+        pool.run(round % 41, [&](int begin, int end) {
+            for (int item = begin; item < end; item++) calls[item]++;
+        });
+        for (int count : calls) failures += count != 1;
+    }
+    return failures;
+}
+
 }  // namespace
 }  // namespace kvist
 
@@ -160,6 +197,12 @@ int main() {
                     if (!same) std::printf("%s differs: %d tokens from %d, window %d\n", isa, num_tokens, start, window);
                 }
         }
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> logits(3000);
+    for (auto& x : logits) x = std::round(8 * normal(random)) / 4;  // with equals
+    for (const char* isa : kernel_names()) checks++, failures += look_through(isa, logits) != look_through("portable", logits);
+    for (int threads : {1, 2, 3, 5}) checks++, failures += miscounted_items(threads);
     std::printf("%d comparisons, %d failures\n", checks, failures);
     return failures != 0;
 }

@@ -95,6 +95,7 @@ class NativeRunner:
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
     ) -> NDArray[np.bool_]:
         """As Runner.run. timed: add up each operation's time, see `timings`."""
+        self._pool.open()  # the threads wake up while the batch is laid out
         token_ids = np.frombuffer(batch.token_ids, np.int32)
         if (token_ids.view(np.uint32) >= self._model.spec.vocab_size).any():
             # The edge refuses them; here they would be reads of foreign memory.
