@@ -35,7 +35,8 @@ std::unique_ptr<Operation> per_rows(std::string name, Plan& plan, Fn fn) {
     return std::make_unique<PerRows<Fn>>(std::move(name), plan, std::move(fn));
 }
 
-constexpr int kRowRun = 64;    // rows whose activations stay in the first-level cache while a tile's weights pass
+constexpr int kRowRun =
+    128;  // rows that share what a kernel prepares for a tile; their activations stay in the second-level cache
 constexpr int kManyRows = 16;  // from here on a tile is expanded once for all rows: several tiles make an item
 
 // Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.

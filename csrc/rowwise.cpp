@@ -281,32 +281,4 @@ void add(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end) {
     }
 }
 
-// y[row, n] (+)= dot(x[row], w[n]): 16 partial sums in lane order, then a fixed tree.
-template <class Load>
-void dense(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows, Load load_at) {
-    for (int row = 0; row < rows; row++) {
-        const float* in = x.data + row * x.stride;
-        for (int n = n_begin; n < n_end; n++) {
-            F16 sum = zero();
-            for (int k = 0; k < w.k; k += kLanes) sum = fma(load(in + k), load_at(int64_t{n} * w.k + k), sum);
-            float& out = y.data[row * y.stride + n];
-            const float value = reduce_add(sum) + (w.bias ? w.bias[n] : 0.0f);
-            out = accumulate ? out + value : value;
-        }
-    }
-}
-
-void linear_dense(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows) {
-    const auto* f32 = static_cast<const float*>(w.data);
-    const auto* h16 = static_cast<const uint16_t*>(w.data);
-    switch (w.format) {
-        case Format::f32: return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load(f32 + i); });
-        case Format::f16:
-            return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_half(h16 + i); });
-        case Format::bf16:
-            return dense(w, x, y, accumulate, n_begin, n_end, rows, [=](int64_t i) { return load_bfloat(h16 + i); });
-        default: return;
-    }
-}
-
 }  // namespace kvist::KVIST_ISA
