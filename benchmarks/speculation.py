@@ -20,7 +20,7 @@ from kvist.api.async_llm import AsyncLLM
 from kvist.core.sampling_params import SamplingParams
 from kvist.tokenization.text_encoder import ChatOptions
 
-NUM_REPEATS = 4
+NUM_REPEATS = 3
 ENGINES: dict[str, dict[str, Any]] = {
     "none": {},
     "ngram": {"speculative_method": "ngram"},
@@ -56,10 +56,10 @@ def make_loads(llm: AsyncLLM) -> list[Load]:
     copying = [chat(f"Repeat this Python code exactly, word for word:\n\n```python\n{code}\n```") for code in codes]
     chatting = [chat(question) for question in QUESTIONS]
     return [
-        Load("copying_code_1", copying[:1], 128),
-        Load("chat_1", chatting[:1], 128),
-        Load("copying_code_4", copying, 64),
-        Load("chat_4", chatting, 64),
+        Load("copying_code_1", copying[:1], 96),
+        Load("chat_1", chatting[:1], 96),
+        Load("copying_code_4", copying, 48),
+        Load("chat_4", chatting, 48),
     ]
 
 
