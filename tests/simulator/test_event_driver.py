@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -13,7 +14,10 @@ from kvist.core.errors import KvistError
 from kvist.core.request import NewRequest
 from kvist.core.step_plan import StepPlan
 from kvist.engine.engine_core import EngineCore, OpenStep
+from kvist.scheduler.drafting import Speculator
 from kvist.simulator.simulated_executor import linear_duration
+from kvist.speculation.adaptive_speculator import AdaptiveSpeculator
+from kvist.speculation.proposers import ModelProposer, NgramProposer, Proposer
 
 both_depths = pytest.mark.parametrize("depth", [1, 2])
 
@@ -33,7 +37,9 @@ def trace() -> list[NewRequest]:
     return sorted(requests + samples, key=lambda new: new.arrival_time_s)
 
 
-def world(depth: int, policy: str = "chunked_prefill", queue_order: str = "fcfs") -> World:
+def world(
+    depth: int, policy: str = "chunked_prefill", queue_order: str = "fcfs", speculator: Speculator | None = None
+) -> World:
     return World(
         num_blocks=24,
         budget=48,
@@ -41,6 +47,7 @@ def world(depth: int, policy: str = "chunked_prefill", queue_order: str = "fcfs"
         max_model_len=300,
         vocab_size=50,
         duration=linear_duration(per_step_s=0.3, per_token_s=0.01),
+        speculator=speculator,
         config={"policy": policy, "queue_order": queue_order, "max_num_seqs": 12, "check_invariants": False},
     )
 
@@ -49,7 +56,7 @@ def run_in_real_time(core: EngineCore, requests: list[NewRequest], depth: int) -
     """A serving loop with a clock that jumps: take commands, begin while steps may be open, wait for the oldest."""
     clock_s = device_free_s = 0.0
     inbox = deque(requests)
-    open_steps: deque[tuple[OpenStep, float]] = deque()
+    open_steps: deque[tuple[OpenStep, float, float]] = deque()  # with start and end
     plans: list[StepPlan] = []
     while inbox or open_steps or core.has_unfinished_requests:
         while inbox and inbox[0].arrival_time_s <= clock_s:
@@ -60,18 +67,34 @@ def run_in_real_time(core: EngineCore, requests: list[NewRequest], depth: int) -
         step = core.begin(clock_s)
         if step is not None:
             plans.append(step.plan)
-            device_free_s = max(clock_s, device_free_s) + step.handle.duration_s
-            open_steps.append((step, device_free_s))
+            started_s = max(clock_s, device_free_s)
+            device_free_s = started_s + step.handle.duration_s
+            open_steps.append((step, started_s, device_free_s))
             if len(open_steps) < depth:
                 continue
         if open_steps:
-            oldest, ends_s = open_steps.popleft()
+            oldest, started_s, ends_s = open_steps.popleft()
             core.wait(oldest)
             clock_s = max(clock_s, ends_s)
-            core.finish(oldest, clock_s, 0.0)
+            core.finish(oldest, clock_s, clock_s - started_s)
         elif inbox:
             clock_s = inbox[0].arrival_time_s
     return plans
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("make", [lambda: NgramProposer(min_length=1, max_length=4), ModelProposer])
+def test_drafts_are_the_same_in_real_time_and_virtual_time(make: Callable[[], Proposer], policy: str) -> None:
+    def one() -> World:
+        return world(1, policy, speculator=AdaptiveSpeculator(make(), max_draft_tokens=5))
+
+    virtual = one()
+    virtual.run(*trace())
+    plans = run_in_real_time(one().core, trace(), 1)
+    assert any(plan.draft_token_ids or plan.num_model_drafts for plan in plans)
+    assert [msgspec.msgpack.encode(plan) for plan in plans] == [
+        msgspec.msgpack.encode(plan) for plan in virtual.driver.plans
+    ]
 
 
 @both_depths
