@@ -61,6 +61,20 @@ ROWS = (
     Row("native_executor", ("decode at 32 streams",), "default model: decode, 32 streams together", "none yet"),
     Row("native_executor", ("prefill of 512 tokens",), "default model: prefill", "none yet"),
     Row(
+        "speculation",
+        ("copying_code_1", "ngram_ratio"),
+        "look-up drafts against none: one stream that copies code",
+        "none yet",
+        "times the speed, best runs",
+    ),
+    Row(
+        "speculation",
+        ("chat_4", "ngram_ratio"),
+        "look-up drafts against none: four streams of plain chat",
+        "none yet",
+        "times the speed, best runs",
+    ),
+    Row(
         "reference_executor",
         ("decode at 1 streams",),
         "NumPy executor, default model: decode, one stream",
