@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_threads_change_no_bit(tiny_executor, num_threads):
         for n in (2, num_threads)
     )
     assert_same_bits(other, two)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot hold a process to a core")
+def test_a_core_taken_away_changes_no_bit(tiny_executor):
+    executor = tiny_executor("llama", "q8_0", executor="native", num_threads=2)
+    before, cores = one(executor, PROMPT, NUM_TOKENS), os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        during = one(executor, PROMPT, NUM_TOKENS)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert_same_bits(during, before)
+    assert_same_bits(one(executor, PROMPT, NUM_TOKENS), before)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
