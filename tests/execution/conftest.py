@@ -29,11 +29,12 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         kv_cache_dtype: str = "auto",
         logprobs_mode: str = "raw_logprobs",
         draft: tuple[str, str] | None = None,
+        isa: str = "auto",
     ) -> ModelExecutor:
         config = EngineConfig(
             cache=CacheConfig(kv_cache_dtype=kv_cache_dtype),
             scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=32),
-            executor=ExecutorConfig(executor=executor, num_threads=num_threads, logprobs_mode=logprobs_mode),
+            executor=ExecutorConfig(executor=executor, num_threads=num_threads, logprobs_mode=logprobs_mode, isa=isa),
         )
         checkpoint = open_checkpoint(tiny_model(architecture, weight_format))
         draft_checkpoint = None if draft is None else open_checkpoint(tiny_model(*draft))

@@ -10,6 +10,7 @@ from tests.fakes.int8_activations import quantized
 
 pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
 
+from kvist.core.errors import ConfigError
 from kvist.execution.native import _native, self_test
 from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pack_matrix
 from kvist.execution.native.self_test import probe, random_matrix, trusted_isa
@@ -75,6 +76,18 @@ def test_kernels_that_differ_from_the_portable_ones_are_not_used(monkeypatch, ca
     assert [record.args[0] for record in caplog.records] == ["amx", "avx512"]
     monkeypatch.setattr(self_test, "_same", lambda isa: False)
     assert self_test.trusted_isa.__wrapped__() == "portable"
+
+
+@pytest.mark.parametrize("isa", _native.isas())
+def test_an_instruction_set_can_be_asked_for_by_name(tiny_executor, isa):
+    assert tiny_executor(executor="native", isa=isa).description.startswith(f"native {isa} ")
+
+
+def test_an_instruction_set_that_is_not_there_is_refused_with_those_that_are(tiny_executor):
+    with pytest.raises(ConfigError, match=r"--isa sve: this processor has .*portable"):
+        tiny_executor(executor="native", isa="sve")
+    with pytest.raises(ConfigError, match="reference executor has no choice"):
+        tiny_executor(executor="reference", isa="avx2")
 
 
 def test_weights_that_do_not_fit_their_shape_are_refused():

@@ -21,6 +21,10 @@ class ExecutorConfig:
     num_threads: int | None = option(
         None, help="threads; default: the cores that the cgroup grants", aliases=("-t", "--threads"), low=1, high=1024
     )
+    isa: str = option(
+        "auto",
+        help="instruction set of the native kernels, to compare them; auto: the widest that passes its self-test",
+    )
     logprobs_mode: str = option(
         "raw_logprobs",
         help="log-probabilities before or after penalties, temperature and top-k/p",

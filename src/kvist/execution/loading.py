@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvist.config.engine_config import EngineConfig
+from kvist.core.errors import ConfigError
 from kvist.execution.choice import choose_executor
 from kvist.execution.draft_model import DraftModel
 from kvist.execution.kv_dtype import kv_dtype
@@ -58,6 +59,10 @@ def _load_runner(
     checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
 ) -> Runner:
     make = _native_runner if choose_executor(config.executor.executor, model.spec) == "native" else _numpy_runner
+    if make is _numpy_runner and config.executor.isa != "auto":
+        raise ConfigError(
+            f"--isa {config.executor.isa} is for the native executor; the reference executor has no choice"
+        )
     return make(checkpoint, model, config, num_blocks, progress)
 
 
@@ -81,6 +86,7 @@ def _native_runner(
     # Here, because an environment without the compiled kernels must still be able to import this module.
     from kvist.execution.native.packed_weights import load_packed_weights
     from kvist.execution.native.runner import NativeRunner
+    from kvist.execution.native.self_test import named_isa
 
     max_num_tokens = config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP
     num_threads = config.executor.num_threads or granted_cores()
@@ -93,6 +99,7 @@ def _native_runner(
         max_num_tokens=max_num_tokens,
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=num_threads,
+        isa=named_isa(config.executor.isa),
     )
 
 

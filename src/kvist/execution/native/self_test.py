@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from kvist.core.errors import ConfigError
 from kvist.execution.native import _native
 from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, pack_matrix
 from kvist.quantization.formats import FORMATS
@@ -33,6 +34,15 @@ def trusted_isa() -> str:
             return isa
         log.warning("the %s kernels differ from the portable ones on this processor and are not used", isa)
     return "portable"
+
+
+def named_isa(name: str) -> str:
+    """The instruction set that the option `name` means. Raises ConfigError for one that this processor lacks."""
+    if name == "auto":
+        return trusted_isa()
+    if name not in _native.isas():
+        raise ConfigError(f"--isa {name}: this processor has {', '.join(_native.isas())}; auto takes the first")
+    return name
 
 
 def _same(isa: str) -> bool:

@@ -1,0 +1,67 @@
+"""The comparison with peers: its parts that need no peer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from benchmarks.peers.online import Arrival, all_at_once, figures
+from benchmarks.peers.report import fastest_peers, result_row
+from benchmarks.peers.server import StreamTimes, has_text
+from benchmarks.peers.works import WORKS
+
+from kvist.workload.text_source import TextSource, read_sentences
+
+
+@pytest.fixture
+def source() -> TextSource:
+    return TextSource(lambda text: list(text.encode()), read_sentences())
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_prompts_have_the_stated_sizes_and_are_new_in_every_repeat(work, source):
+    first, second = work.prompts(source, 0), work.prompts(source, 1)
+    assert [len(prompt) for prompt in first] == [work.num_prompt_tokens] * work.num_requests
+    assert first == work.prompts(source, 0)
+    assert not {tuple(prompt[:32]) for prompt in first} & {tuple(prompt[:32]) for prompt in second}
+
+
+def test_prefill_is_taken_from_a_text_of_its_own(source):
+    (decode,) = (work for work in WORKS if work.name == "decode_128")
+    assert decode.prompts(source, 0)[0][:32] != decode.prompts(source, 0, part="prefill")[0][:32]
+    assert decode.figure(decode, 2.0) == 64.0
+
+
+def test_ratios_say_how_many_times_better_kvist_is_for_rates_and_for_times():
+    values = {
+        ("kvist", "fixed_32"): [100.0, 120.0, 110.0],
+        ("kvist", "start_s"): [0.5],
+        ("a", "fixed_32"): [55.0, 50.0, 60.0],
+        ("a", "start_s"): [0.25],
+        ("b", "fixed_32"): [10.0],
+    }
+    rows = {name: result_row(name, values, "kvist") for name in ("kvist", "a", "b")}
+    assert "kvist_times_better" not in rows["kvist"]["fixed_32"]
+    assert (rows["a"]["fixed_32"]["median"], rows["a"]["fixed_32"]["kvist_times_better"]) == (55.0, 2.0)
+    assert rows["a"]["start_s"]["kvist_times_better"] == 0.5
+    assert fastest_peers(rows, "kvist") == {
+        "fixed_32": {"peer": "a", "kvist_times_better": 2.0},
+        "start_s": {"peer": "a", "kvist_times_better": 0.5},
+    }
+
+
+def test_online_figures_are_of_first_and_later_tokens():
+    arrivals = [Arrival(0.0, [1], 11), Arrival(1.0, [1], 1)]
+    result = figures(arrivals, [StreamTimes(0.5, 1.5), StreamTimes(0.25, 0.25)], 3.0)
+    assert (result.ttft_p99_s, result.ttft_mean_s, result.tpot_mean_ms) == (0.5, 0.375, 100.0)
+    assert [arrival.arrival_s for arrival in all_at_once(arrivals)] == [0.0, 0.0]
+
+
+def test_only_lines_with_text_count_as_streamed():
+    chunk = {"choices": [{"text": "a", "index": 0, "finish_reason": None}]}
+    assert has_text(f"data: {json.dumps(chunk)}\n".encode())
+    chunk["choices"][0]["finish_reason"] = "length"
+    chunk["choices"][0]["text"] = ""
+    assert not has_text(f"data: {json.dumps(chunk)}\n".encode())
+    assert not has_text(b"data: [DONE]\n")
+    assert not has_text(b"\n")
