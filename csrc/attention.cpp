@@ -1,293 +1,277 @@
-// Exact attention over block tables, tiled with online softmax (FlashAttention's recurrence): scores of 64 keys at a time live
-// in registers and a small buffer, never a whole row. Keys and values are read once for the query heads that share them.
+// Exact attention over block tables, tiled with online softmax (FlashAttention's recurrence): 64 keys and values at a time are
+// widened to float once for all query vectors of the call, six of which share the registers while they pass.
 //
 // A tile of 64 keys and a segment of kSegment keys stand at absolute positions; a segment starts with fresh statistics and
 // segments are merged left to right. A query's arithmetic therefore does not depend on chunking, company or threads.
-#include "kernels.h"
-#include "simd.h"
+#include "attention_float.h"
+#include "attention_int8.h"
 
 #include <algorithm>
 
 namespace kvist::KVIST_ISA {
 namespace {
 
-constexpr int kTileKeys = 64;
-constexpr int kMaxHeadDim = 256;
-constexpr float kMasked = -2e30f;  // finite: exp(kMasked - anything seen) is 0 without a NaN on the way
+constexpr float kMasked = -2e30f;  // finite: 2^(kMasked - anything seen) is 0 without a NaN on the way
 constexpr float kStart = -1e30f;
-#if defined(__AVX512F__)
-constexpr int kQueries = 12;  // query vectors that share one pass over K and V
-constexpr int kSums = 16;     // vectors of sums that fit in registers
-#else
-constexpr int kQueries = 6;
-constexpr int kSums = 6;
-#endif
-constexpr int kSubTiles = kTileKeys / kLanes;
-static_assert(kQueries <= kLanes);
-
-// Few queries leave a multiply-add waiting for the one before: they take several vectors of keys or values at once.
-constexpr int vectors_at_once(int num_queries) { return num_queries * 4 <= kSums ? 4 : num_queries * 2 <= kSums ? 2 : 1; }
-
-template <KVType kType>
-inline F16 load_kv(const uint8_t* p, int64_t element) {
-    if constexpr (kType == KVType::f32) return load(reinterpret_cast<const float*>(p) + element);
-    if constexpr (kType == KVType::f16) return load_half(reinterpret_cast<const uint16_t*>(p) + element);
-    if constexpr (kType == KVType::bf16) return load_bfloat(reinterpret_cast<const uint16_t*>(p) + element);
-}
-constexpr int element_bytes(KVType type) { return type == KVType::f32 ? 4 : 2; }
+constexpr float kLog2E = 1.44269504f;
 
 struct Query {
     int position;
     const float* q;
     float* out;  // [head_dim]: weighted values, not yet divided
-    float max, sum;
+    float max;   // of the scores so far, in powers of two
 };
 
-struct Tile {
-    alignas(64) float q[kMaxHeadDim][kQueries];  // transposed, scaled
-    alignas(64) float s[kQueries][kTileKeys];    // scores, then softmax weights
+struct Workspace {                                     // one per thread
+    alignas(64) float out[kMaxQueries * kMaxHeadDim];  // of a segment
+    alignas(64) float sums[kMaxQueries][kLanes];       // softmax sums, key by key in lanes
+    alignas(64) float total[kMaxQueries];              // merged over segments
+    alignas(64) float scores[kLanes][kTileKeys];       // then softmax weights
+    Query queries[kMaxQueries];
+    float merged_max[kMaxQueries];
 };
+thread_local Workspace workspace;
 
-// Scores of sub-tiles [sub, sub + kVectors), whose keys start at k[0], k[1], ...
-template <int kNum, int kVectors, KVType kType>
-void scores(const AttentionArgs& a, const uint8_t* const* k, Tile& t, int sub) {
-    F16 acc[kVectors][kNum];
-    for (int c = 0; c < kVectors; c++)
-        for (int i = 0; i < kNum; i++) acc[c][i] = zero();
-    const int head_dim = a.kv.head_dim;
-    const int64_t block_size = a.kv.block_size;
-    for (int d = 0; d < head_dim; d++)
-        for (int c = 0; c < kVectors; c++) {
-            const F16 keys = load_kv<kType>(k[c], d * block_size);
-            for (int i = 0; i < kNum; i++) acc[c][i] = fma(set1(t.q[d][i]), keys, acc[c][i]);
-        }
-    for (int c = 0; c < kVectors; c++)
-        for (int i = 0; i < kNum; i++) store(t.s[i] + (sub + c) * kLanes, acc[c][i]);
-}
+int oldest_key(const AttentionArgs& a, int position) { return a.window > 0 ? std::max(0, position - a.window + 1) : 0; }
 
-// Soft-caps and masks the scores of one query over one tile.
-inline void mask_scores(const AttentionArgs& a, const Query& query, float* s, int first_key, int num_keys) {
-    const int last = query.position;
-    const int oldest = a.window > 0 ? last - a.window + 1 : 0;
-    if (a.softcap > 0) {
-        for (int j = 0; j < num_keys; j++) s[j] = a.softcap * std::tanh(s[j] / a.softcap);
+struct KeyIndices {
+    alignas(64) float of[kTileKeys];
+    constexpr KeyIndices() : of() {
+        for (int j = 0; j < kTileKeys; j++) of[j] = static_cast<float>(j);
     }
-    // Keys past num_keys were not computed (or their slots were never written): no query may see them.
-    if (last < first_key + kTileKeys - 1 || oldest > first_key || num_keys < kTileKeys) {
-        for (int j = 0; j < kTileKeys; j++)
-            if (j >= num_keys || first_key + j > last || first_key + j < oldest) s[j] = kMasked;
+};
+constexpr KeyIndices kIndices;
+
+// Soft-caps the scores of one query and hides keys outside [oldest, end) of the tile.
+inline void mask_scores(const AttentionArgs& a, float* s, int vectors, int oldest, int end) {
+    if (a.softcap > 0)
+        for (int j = 0; j < vectors * kLanes; j++) s[j] = a.softcap * kLog2E * std::tanh(s[j] / a.softcap);
+    if (oldest <= 0 && end >= vectors * kLanes) return;
+    const F16 low = set1(static_cast<float>(oldest)), high = set1(static_cast<float>(end)), hidden = set1(kMasked);
+    for (int c = 0; c < vectors; c++) {
+        const F16 index = load(kIndices.of + c * kLanes);
+        const F16 seen = select_lt(index, high, load(s + c * kLanes), hidden);
+        store(s + c * kLanes, select_lt(index, low, hidden, seen));
     }
 }
 
-// Softmax statistics of the queries over one tile; leaves the weights in t.s and rescales what the queries have.
-template <int kNum>
-void softmax_tile(const AttentionArgs& a, Query* queries, Tile& t, int first_key, int num_keys) {
-    alignas(64) float alpha[kLanes] = {};  // one exponential serves all queries
-    for (int i = 0; i < kNum; i++) {
-        float* s = t.s[i];
-        mask_scores(a, queries[i], s, first_key, num_keys);
+// Turns scores into softmax weights; factor[i] is what the query's earlier values and sums shrink by.
+inline void softmax_tile(const AttentionArgs& a, Query* queries, int rows, int first, int num_seen, float (*sums)[kLanes],
+                         float (*scores)[kTileKeys], float* factor) {
+    const int vectors = (num_seen + kLanes - 1) / kLanes;
+    for (int i = 0; i < rows; i++) {
+        float* s = scores[i];
+        const int position = queries[i].position;
+        mask_scores(a, s, vectors, oldest_key(a, position) - first, std::min(position - first + 1, num_seen));
         F16 m = load(s);
-        for (int c = 1; c < kSubTiles; c++) m = max(m, load(s + c * kLanes));
+        for (int c = 1; c < vectors; c++) m = max(m, load(s + c * kLanes));
         const float top = std::max(queries[i].max, reduce_max(m));
-        alpha[i] = queries[i].max - top;
+        factor[i] = queries[i].max - top;
         queries[i].max = top;
     }
-    store(alpha, exp(load(alpha)));
-    for (int i = 0; i < kNum; i++) {
-        Query& query = queries[i];
-        float* s = t.s[i];
-        F16 total = zero();
-        for (int c = 0; c < kSubTiles; c++) {
-            const F16 p = exp(sub(load(s + c * kLanes), set1(query.max)));
-            total = add(total, p);
-            store(s + c * kLanes, p);
+    store(factor, exp2_negative(load(factor)));
+    for (int i = 0; i < rows; i++) {
+        const F16 top = set1(queries[i].max);
+        F16 total = mul(load(sums[i]), set1(factor[i]));
+        for (int c = 0; c < vectors; c++) {
+            const F16 weight = exp2_negative(sub(load(scores[i] + c * kLanes), top));
+            total = add(total, weight);
+            store(scores[i] + c * kLanes, weight);
         }
-        query.sum = query.sum * alpha[i] + reduce_add(total);
-        if (alpha[i] != 1.0f)
-            for (int d = 0; d < a.kv.head_dim; d += kLanes) store(query.out + d, mul(load(query.out + d), set1(alpha[i])));
+        store(sums[i], total);
     }
 }
 
-// Adds the tile's weighted values, dimensions [d, d + 16 * kVectors).
-template <int kNum, int kVectors, KVType kType>
-void add_values(const AttentionArgs& a, const uint8_t* const* v, const Tile& t, Query* queries, int num_keys, int d) {
-    F16 acc[kVectors][kNum];
-    for (int c = 0; c < kVectors; c++)
-        for (int i = 0; i < kNum; i++) acc[c][i] = load(queries[i].out + d + c * kLanes);
-    const int64_t head_dim = a.kv.head_dim;
-    for (int first = 0; first < num_keys; first += kLanes) {
-        const uint8_t* rows = v[first / kLanes];
-        const int count = std::min(kLanes, num_keys - first);
-        for (int j = 0; j < count; j++)
-            for (int c = 0; c < kVectors; c++) {
-                const F16 value = load_kv<kType>(rows, j * head_dim + d + c * kLanes);
-                for (int i = 0; i < kNum; i++) acc[c][i] = fma(set1(t.s[i][first + j]), value, acc[c][i]);
+// Passes keys [begin, end) of one KV head by w.queries, whose statistics go on from what they are. `begin` starts a tile.
+template <class Math>
+void attend(const AttentionArgs& a, Math& math, const int32_t* block_table, int kv_head, int count, int begin, int end,
+            Workspace& w) {
+    static_assert(Math::kRows <= kLanes);
+    for (int first = begin; first < end; first += kTileKeys) {
+        const int num_keys = std::min(kTileKeys, end - first);
+        math.load_tile(block_table, kv_head, first, num_keys);
+        for (int q = 0; q < count; q += Math::kRows) {
+            const int rows = std::min(Math::kRows, count - q);
+            int newest = 0, oldest = first + kTileKeys;
+            for (int i = q; i < q + rows; i++) {
+                newest = std::max(newest, w.queries[i].position);
+                oldest = std::min(oldest, oldest_key(a, w.queries[i].position));
             }
-    }
-    for (int c = 0; c < kVectors; c++)
-        for (int i = 0; i < kNum; i++) store(queries[i].out + d + c * kLanes, acc[c][i]);
-}
-
-template <int kNum, KVType kType>
-void values(const AttentionArgs& a, const uint8_t* const* v, const Tile& t, Query* queries, int num_keys) {
-    constexpr int kVectors = vectors_at_once(kNum);
-    int d = 0;
-    for (; d + kVectors * kLanes <= a.kv.head_dim; d += kVectors * kLanes)
-        add_values<kNum, kVectors, kType>(a, v, t, queries, num_keys, d);
-    for (; d < a.kv.head_dim; d += kLanes) add_values<kNum, 1, kType>(a, v, t, queries, num_keys, d);
-}
-
-template <int kNum, KVType kType>
-void attend(const AttentionArgs& a, const StepRow& row, int kv_head, Query* queries, int key_begin, int key_end) {
-    Tile t;
-    const int head_dim = a.kv.head_dim;
-    for (int i = 0; i < kNum; i++) {
-        for (int d = 0; d < head_dim; d++) t.q[d][i] = queries[i].q[d] * a.scale;
-        for (int d = 0; d < head_dim; d++) queries[i].out[d] = 0.0f;
-        queries[i].max = kStart;
-        queries[i].sum = 0.0f;
-    }
-    const int64_t head_bytes = int64_t{head_dim} * a.kv.block_size * element_bytes(kType);
-    for (int first = key_begin; first < key_end; first += kTileKeys) {
-        const int num_keys = std::min(kTileKeys, key_end - first);
-        const uint8_t *k[kSubTiles], *v[kSubTiles];
-        for (int sub = 0; sub < kSubTiles; sub++) {
-            // A sub-tile past the last key stands in for nothing: its scores are masked.
-            const int key = std::min(first + sub * kLanes, (key_end - 1) / kLanes * kLanes);
-            const uint8_t* block = a.kv.base + row.block_table[key / a.kv.block_size] * a.kv.block_bytes + kv_head * head_bytes;
-            const int slot = key % a.kv.block_size;
-            k[sub] = block + a.kv.k_offset + slot * element_bytes(kType);
-            v[sub] = block + a.kv.v_offset + int64_t{slot} * head_dim * element_bytes(kType);
+            const int num_seen = std::min(num_keys, newest - first + 1);
+            if (num_seen <= 0 || oldest >= first + num_seen) continue;  // hidden keys change no statistics
+            float *scores[Math::kRows], *out[Math::kRows];
+            for (int i = 0; i < rows; i++) scores[i] = w.scores[i], out[i] = w.queries[q + i].out;
+            math.scores(q, rows, (num_seen + kLanes - 1) / kLanes * kLanes, scores);
+            alignas(64) float factor[kLanes] = {};
+            softmax_tile(a, w.queries + q, rows, first, num_seen, w.sums + q, w.scores, factor);
+            math.values(rows, num_seen, w.scores, factor, out);
         }
-        constexpr int kVectors = vectors_at_once(kNum);
-        for (int sub = 0; sub * kLanes < num_keys; sub += kVectors) scores<kNum, kVectors, kType>(a, k + sub, t, sub);
-        softmax_tile<kNum>(a, queries, t, first, num_keys);
-        values<kNum, kType>(a, v, t, queries, num_keys);
     }
 }
 
-template <int kNum, KVType kType>
-void attend_any(const AttentionArgs& a, const StepRow& row, int head, Query* queries, int count, int begin, int end) {
-    if constexpr (kNum > 0) {
-        if (count == kNum) return attend<kNum, kType>(a, row, head, queries, begin, end);
-        attend_any<kNum - 1, kType>(a, row, head, queries, count, begin, end);
-    }
-}
-
-void attend_typed(const AttentionArgs& a, const StepRow& row, int head, Query* queries, int count, int begin, int end) {
-    switch (a.kv.type) {
-        case KVType::f32: return attend_any<kQueries, KVType::f32>(a, row, head, queries, count, begin, end);
-        case KVType::f16: return attend_any<kQueries, KVType::f16>(a, row, head, queries, count, begin, end);
-        case KVType::bf16: return attend_any<kQueries, KVType::bf16>(a, row, head, queries, count, begin, end);
-    }
-}
-
-// Calls fn(queries, count) for the query vectors of tokens [token_begin, token_end), kQueries at a time.
+// Calls fn(count, first) for the query vectors of `tokens`, at most kMaxQueries at a time, laid out in w.queries;
+// `first` counts them from the first of all.
 template <class Fn>
-void each_query_tile(const AttentionArgs& a, const StepRow& row, int kv_head, int token_begin, int token_end, Fn fn) {
-    const int total = (token_end - token_begin) * a.group;
-    for (int begin = 0; begin < total; begin += kQueries) {
-        const int count = std::min(kQueries, total - begin);
-        Query queries[kQueries];
-        for (int i = 0; i < count; i++) {
-            const int token = token_begin + (begin + i) / a.group;
-            const int64_t head = kv_head * a.group + (begin + i) % a.group;
-            queries[i].position = row.start + token;
-            queries[i].q = a.q.data + (row.first_row + token) * a.q.stride + head * a.kv.head_dim;
-            queries[i].out = a.out.data + (row.first_row + token) * a.out.stride + head * a.kv.head_dim;
+void each_query_run(const AttentionArgs& a, int kv_head, const TokenRange* tokens, int num_ranges, Workspace& w, Fn fn) {
+    const int head_dim = a.kv.head_dim;
+    int count = 0, first = 0;
+    for (int r = 0; r < num_ranges; r++) {
+        const StepRow& row = a.rows[tokens[r].row];
+        for (int i = tokens[r].begin * a.group; i < tokens[r].end * a.group; i++) {
+            if (count == kMaxQueries) fn(count, first), first += count, count = 0;
+            const int token = i / a.group;
+            const int64_t batch_row = row.first_row + token, column = int64_t{kv_head * a.group + i % a.group} * head_dim;
+            Query& query = w.queries[count];
+            query.position = row.start + token;
+            query.q = a.q.data + batch_row * a.q.stride + column;
+            query.out = a.out.data + batch_row * a.out.stride + column;
+            count++;
         }
-        fn(queries, count, begin);
     }
+    if (count) fn(count, first);
 }
 
-int first_key_of(const AttentionArgs& a, int position) { return a.window > 0 ? std::max(0, position - a.window + 1) : 0; }
-
-// out, (max, sum) of `query` absorb those of a later segment.
-void merge(Query& query, const float* out, float segment_max, float segment_sum, int head_dim) {
-    const float top = std::max(query.max, segment_max);
-    alignas(64) float mine[kLanes], theirs[kLanes];
-    store(mine, exp(set1(query.max - top)));
-    store(theirs, exp(set1(segment_max - top)));
-    query.sum = query.sum * mine[0] + segment_sum * theirs[0];
-    query.max = top;
-    for (int d = 0; d < head_dim; d += kLanes)
-        store(query.out + d, fma(load(out + d), set1(theirs[0]), mul(load(query.out + d), set1(mine[0]))));
+void start_segment(const AttentionArgs& a, int i, Workspace& w) {
+    w.queries[i].max = kStart;
+    store(w.sums[i], zero());
+    std::fill_n(w.queries[i].out, a.kv.head_dim, 0.0f);
 }
 
-void divide(Query& query, int head_dim) {
-    const float inverse = 1.0f / query.sum;
-    for (int d = 0; d < head_dim; d += kLanes) store(query.out + d, mul(load(query.out + d), set1(inverse)));
+float* state_of(float* states, int query, int head_dim) { return states + attention_state_floats(query, head_dim); }
+const float* state_of(const float* states, int query, int head_dim) { return states + attention_state_floats(query, head_dim); }
+
+void save_state(int i, float* state, const Workspace& w) {  // the values are there already
+    state[0] = w.queries[i].max;
+    store(state + kLanes, load(w.sums[i]));
 }
 
-// Range of keys of `segment` that the queries may see.
-void segment_keys(const AttentionArgs& a, const Query* queries, int count, int segment, int* begin, int* end) {
-    int oldest = first_key_of(a, queries[0].position);
-    *begin = std::max(segment * kSegment, oldest / kTileKeys * kTileKeys);
-    *end = std::min((segment + 1) * kSegment, queries[count - 1].position + 1);
+// Goes on with a segment that a shared prefix begins.
+void load_state(const AttentionArgs& a, int i, const float* state, Workspace& w) {
+    w.queries[i].max = state[0];
+    store(w.sums[i], load(state + kLanes));
+    std::copy_n(state + 2 * kLanes, a.kv.head_dim, w.queries[i].out);
 }
 
-void start_merge(Query& query, int head_dim) {
-    query.max = kStart;
-    query.sum = 0.0f;
-    for (int d = 0; d < head_dim; d++) query.out[d] = 0.0f;
+// Absorbs a later segment of query i into what is merged so far, in `out`. A query that saw none of it stays as it is.
+void merge(const AttentionArgs& a, int i, float* out, float segment_max, const float* segment_sums, const float* segment_out,
+           Workspace& w) {
+    const float segment_total = reduce_add(load(segment_sums));
+    if (segment_total == 0.0f) return;
+    const float top = std::max(w.merged_max[i], segment_max);
+    alignas(64) float shrink[kLanes] = {w.merged_max[i] - top, segment_max - top};
+    store(shrink, exp2_negative(load(shrink)));
+    w.total[i] = w.total[i] * shrink[0] + segment_total * shrink[1];
+    w.merged_max[i] = top;
+    for (int d = 0; d < a.kv.head_dim; d += kLanes)
+        store(out + d, fma(load(segment_out + d), set1(shrink[1]), mul(load(out + d), set1(shrink[0]))));
+}
+
+void start_merge(const AttentionArgs& a, int i, float* out, Workspace& w) {
+    w.merged_max[i] = kStart;
+    w.total[i] = 0.0f;
+    std::fill_n(out, a.kv.head_dim, 0.0f);
+}
+
+void merge_states(const AttentionArgs& a, int count, int first, const float* states, int64_t segment_floats, int num_segments,
+                  Workspace& w) {
+    for (int i = 0; i < count; i++)
+        for (int s = 0; s < num_segments; s++) {
+            const float* state = state_of(states + s * segment_floats, first + i, a.kv.head_dim);
+            merge(a, i, w.queries[i].out, state[0], state + kLanes, state + 2 * kLanes, w);
+        }
+}
+
+void divide(const AttentionArgs& a, int i, float* out, const Workspace& w) {
+    const float inverse = 1.0f / w.total[i];
+    for (int d = 0; d < a.kv.head_dim; d += kLanes) store(out + d, mul(load(out + d), set1(inverse)));
+}
+
+// Attends to keys of one segment; statistics start afresh or go on from the prefix's. Queries' `out` get the values.
+template <class Math>
+void attend_segment(const AttentionArgs& a, Math& math, const int32_t* block_table, int kv_head, int count, int first,
+                    int segment, int key_end, const SharedPrefix& prefix, Workspace& w) {
+    int oldest = key_end, newest = 0;
+    for (int i = 0; i < count; i++) {
+        oldest = std::min(oldest, oldest_key(a, w.queries[i].position));
+        newest = std::max(newest, w.queries[i].position);
+    }
+    int begin = std::max(segment * kSegment, oldest / kTileKeys * kTileKeys);
+    const bool goes_on = prefix.num_keys > segment * kSegment;
+    if (goes_on) begin = prefix.num_keys;
+    for (int i = 0; i < count; i++) {
+        if (goes_on) load_state(a, i, state_of(prefix.states + segment * prefix.segment_floats, first + i, a.kv.head_dim), w);
+        else start_segment(a, i, w);
+    }
+    attend(a, math, block_table, kv_head, count, begin, std::min({(segment + 1) * kSegment, key_end, newest + 1}), w);
+}
+
+// Calls fn with what computes the products of `count` queries, prepared.
+template <class Math, class Fn>
+void with_queries(const AttentionArgs& a, int count, const Workspace& w, Fn fn) {
+    Math math(a, count);
+    // Scores are in powers of two, unless the soft cap wants them as they are.
+    for (int i = 0; i < count; i++) math.prepare_query(i, w.queries[i].q, a.softcap > 0 ? a.scale : a.scale * kLog2E);
+    fn(math);
+}
+
+template <class Fn>
+void with_math(const AttentionArgs& a, int count, const Workspace& w, Fn fn) {
+    if (a.is_integer) with_queries<IntegerMath>(a, count, w, fn);
+    else with_queries<FloatMath>(a, count, w, fn);
 }
 
 }  // namespace
 
-void attention(const AttentionArgs& a, int row_index, int kv_head, int token_begin, int token_end) {
-    const StepRow& row = a.rows[row_index];
+void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix) {
+    Workspace& w = workspace;
     const int head_dim = a.kv.head_dim;
-    each_query_tile(a, row, kv_head, token_begin, token_end, [&](Query* queries, int count, int) {
-        const int first = first_key_of(a, queries[0].position) / kSegment;
-        const int last = queries[count - 1].position / kSegment;
-        alignas(64) float segment_out[kQueries][kMaxHeadDim];
-        Query part[kQueries];
-        for (int i = 0; i < count; i++) start_merge(queries[i], head_dim);
-        for (int segment = first; segment <= last; segment++) {
-            int begin, end;
-            segment_keys(a, queries, count, segment, &begin, &end);
-            for (int i = 0; i < count; i++) {
-                part[i] = queries[i];
-                part[i].out = segment_out[i];
+    const StepRow& row = a.rows[tokens.row];
+    each_query_run(a, kv_head, &tokens, 1, w, [&](int count, int first) {
+        const int num_whole = prefix.num_keys / kSegment;
+        const int begin = std::max(num_whole, oldest_key(a, w.queries[0].position) / kSegment);
+        const int last = w.queries[count - 1].position / kSegment;
+        for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
+        merge_states(a, count, first, prefix.states, prefix.segment_floats, num_whole, w);
+        with_math(a, count, w, [&](auto& math) {
+            for (int segment = begin; segment <= last; segment++) {
+                float* out[kMaxQueries];
+                for (int i = 0; i < count; i++) {
+                    out[i] = w.queries[i].out;
+                    w.queries[i].out = w.out + i * head_dim;
+                }
+                attend_segment(a, math, row.block_table, kv_head, count, first, segment, (segment + 1) * kSegment, prefix, w);
+                for (int i = 0; i < count; i++) {
+                    merge(a, i, out[i], w.queries[i].max, w.sums[i], w.queries[i].out, w);
+                    w.queries[i].out = out[i];
+                }
             }
-            attend_typed(a, row, kv_head, part, count, begin, end);
-            for (int i = 0; i < count; i++)
-                if (part[i].sum != 0.0f) merge(queries[i], part[i].out, part[i].max, part[i].sum, head_dim);
-        }
-        for (int i = 0; i < count; i++) divide(queries[i], head_dim);
+        });
+        for (int i = 0; i < count; i++) divide(a, i, w.queries[i].out, w);
     });
 }
 
-void attention_segment(const AttentionArgs& a, int row_index, int kv_head, int token_begin, int token_end, int segment,
-                       float* partial) {
-    const StepRow& row = a.rows[row_index];
+void attention_segment(const AttentionArgs& a, int kv_head, const TokenRange* tokens, int num_ranges, int segment, int key_end,
+                       const SharedPrefix& prefix, float* states) {
+    Workspace& w = workspace;
     const int head_dim = a.kv.head_dim;
-    each_query_tile(a, row, kv_head, token_begin, token_end, [&](Query* queries, int count, int first_query) {
-        float* slots = partial + partial_floats(first_query, head_dim);
-        for (int i = 0; i < count; i++) queries[i].out = slots + i * (2 + head_dim) + 2;
-        int begin, end;
-        segment_keys(a, queries, count, segment, &begin, &end);
-        attend_typed(a, row, kv_head, queries, count, begin, end);
-        for (int i = 0; i < count; i++) {
-            slots[i * (2 + head_dim)] = queries[i].max;
-            slots[i * (2 + head_dim) + 1] = queries[i].sum;
-        }
+    const int32_t* block_table = a.rows[tokens[0].row].block_table;
+    each_query_run(a, kv_head, tokens, num_ranges, w, [&](int count, int first) {
+        for (int i = 0; i < count; i++) w.queries[i].out = state_of(states, first + i, head_dim) + 2 * kLanes;
+        with_math(a, count, w, [&](auto& math) {
+            attend_segment(a, math, block_table, kv_head, count, first, segment, key_end, prefix, w);
+        });
+        for (int i = 0; i < count; i++) save_state(i, state_of(states, first + i, head_dim), w);
     });
 }
 
-void attention_merge(const AttentionArgs& a, int row_index, int kv_head, int token_begin, int token_end, const float* partials,
-                     int64_t floats, int num_segments) {
-    const StepRow& row = a.rows[row_index];
-    const int head_dim = a.kv.head_dim;
-    each_query_tile(a, row, kv_head, token_begin, token_end, [&](Query* queries, int count, int first_query) {
-        for (int i = 0; i < count; i++) {
-            start_merge(queries[i], head_dim);
-            for (int s = 0; s < num_segments; s++) {
-                const float* slot = partials + s * floats + partial_floats(first_query + i, head_dim);
-                if (slot[1] != 0.0f) merge(queries[i], slot + 2, slot[0], slot[1], head_dim);
-            }
-            divide(queries[i], head_dim);
-        }
+void attention_merge(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix, const float* states,
+                     int64_t segment_floats, int num_segments) {
+    Workspace& w = workspace;
+    each_query_run(a, kv_head, &tokens, 1, w, [&](int count, int first) {
+        for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
+        merge_states(a, count, first, prefix.states, prefix.segment_floats, prefix.num_keys / kSegment, w);
+        merge_states(a, count, first, states, segment_floats, num_segments, w);
+        for (int i = 0; i < count; i++) divide(a, i, w.queries[i].out, w);
     });
 }
 

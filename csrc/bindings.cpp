@@ -153,10 +153,12 @@ class PythonPlan {
     // quantized: also gets what is attended; -1: nobody asks for it.
     void attention(int qkv, int q_column, int k_column, int v_column, int out, int quantized, int64_t block_bytes,
                    int64_t k_offset, int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads,
-                   int head_dim, int window, float scale, float softcap, int rope_table) {
-        const AttentionShape shape = {block_bytes, k_offset,    v_offset,     static_cast<KVType>(kv_type),
-                                      block_size,  num_q_heads, num_kv_heads, head_dim,
-                                      window,      scale,       softcap,      rope_tables_.at(rope_table)};
+                   int head_dim, int window, float scale, float softcap, int rope_table, bool is_integer) {
+        if (is_integer && static_cast<KVType>(kv_type) != KVType::int8)
+            throw std::invalid_argument("integer attention needs int8 keys and values");
+        const AttentionShape shape = {
+            block_bytes, k_offset, v_offset, static_cast<KVType>(kv_type), block_size, num_q_heads, num_kv_heads, head_dim,
+            window,      scale,    softcap,  rope_tables_.at(rope_table),  is_integer};
         const AttentionRows rows = {plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column), plan_.buffer(qkv, v_column),
                                     plan_.buffer(out), quantized < 0 ? QuantBuffer{} : plan_.quantized(quantized)};
         append_attention(plan_, shape, rows);

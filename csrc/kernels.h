@@ -9,7 +9,7 @@
 
 namespace kvist {
 
-enum class KVType : int32_t { f32, f16, bf16 };
+enum class KVType : int32_t { f32, f16, bf16, int8 };
 enum class Activation : int32_t { silu, gelu_tanh };
 
 struct RowBuffer {  // float rows
@@ -34,7 +34,8 @@ struct StepRow {
     const int32_t* block_table;
 };
 
-// KV bytes: [block][layer][K or V][head]; K of a head is [head_dim][block_size], V is [block_size][head_dim].
+// KV bytes: [block][layer][K or V][head]; K of a head is [head_dim][block_size], V is [block_size][head_dim]. int8 numbers lie
+// four by four, K as [head_dim / 4][block_size][4] and V as [block_size / 4][head_dim][4]; a float scale per slot follows them.
 struct KVLayout {
     uint8_t* base;
     int64_t block_bytes;
@@ -44,6 +45,18 @@ struct KVLayout {
     int32_t block_size;
     int32_t num_kv_heads;
     int32_t head_dim;
+
+    int64_t head_bytes() const {
+        const int bytes = type == KVType::f32 ? 4 * head_dim : type == KVType::int8 ? head_dim + 4 : 2 * head_dim;
+        return int64_t{block_size} * bytes;
+    }
+    // K and V of one head in the block that holds `position` of a row.
+    uint8_t* keys(const int32_t* block_table, int position, int head) const {
+        return base + block_table[position / block_size] * block_bytes + k_offset + head * head_bytes();
+    }
+    uint8_t* values(const int32_t* block_table, int position, int head) const {
+        return base + block_table[position / block_size] * block_bytes + v_offset + head * head_bytes();
+    }
 };
 
 struct AttentionArgs {
@@ -55,7 +68,19 @@ struct AttentionArgs {
     int32_t window;  // keys a query sees, itself included; 0: all
     float scale;
     float softcap;    // 0: none
-    float* partials;  // workspace for split contexts: see attention_split
+    bool is_integer;  // products in integers; keys and values are int8
+};
+
+struct TokenRange {  // tokens [begin, end) of a row of the step
+    int32_t row, begin, end;
+};
+
+// What attention to the first keys of a context has left, for requests that begin with the same blocks: per segment a state of
+// each query, those of the caller's tokens first.
+struct SharedPrefix {
+    const float* states;
+    int64_t segment_floats;
+    int32_t num_keys;  // a multiple of kSharedKeys; 0: nothing is shared
 };
 
 struct RopeArgs {
@@ -73,8 +98,9 @@ struct BestLogit {  // the largest of some logits and its index, the lowest on t
     int32_t id;
 };
 
-constexpr int kSegment = 512;     // keys per softmax segment, at absolute positions
-constexpr int kQueryTokens = 16;  // tokens of a row per attention item
+constexpr int kSegment = 512;         // keys per softmax segment, at absolute positions
+constexpr int kSharedKeys = 64;       // keys per softmax tile, at absolute positions
+constexpr int kQueriesPerItem = 192;  // query vectors that share one pass over keys and values
 
 struct Kernels {
     const char* name;
@@ -96,13 +122,14 @@ struct Kernels {
     // Writes KV heads [head_begin, head_end) of tokens [token_begin, token_end).
     void (*write_kv)(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end,
                      int token_begin, int token_end);
-    // Attends tokens [token_begin, token_end) of `row` for one KV head over all their segments.
-    void (*attention)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end);
-    // One segment of the same, its result left in `partial`; attention_merge adds them up left to right, same bits.
-    void (*attention_segment)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end, int segment,
-                              float* partial);
-    void (*attention_merge)(const AttentionArgs& a, int row, int kv_head, int token_begin, int token_end, const float* partials,
-                            int64_t partial_floats, int num_segments);
+    // Attends `tokens` for one KV head, over all keys that they see.
+    void (*attention)(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix);
+    // The keys of one segment below key_end, for ranges of tokens whose rows hold these keys in the same blocks. Leaves a
+    // state per query; attention_merge adds up the states of a range, left to right: same bits as `attention`.
+    void (*attention_segment)(const AttentionArgs& a, int kv_head, const TokenRange* tokens, int num_ranges, int segment,
+                              int key_end, const SharedPrefix& prefix, float* states);
+    void (*attention_merge)(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix,
+                            const float* states, int64_t segment_floats, int num_segments);
     void (*embed)(const PackedMatrix& table, const int32_t* token_ids, float scale, RowBuffer x, int row_begin, int row_end);
     void (*add)(RowBuffer x, RowBuffer y, int width, int row_begin, int row_end);  // x += y
     bool (*is_finite)(const float* x, int64_t width);
@@ -117,8 +144,8 @@ struct Kernels {
     void (*top_logits)(const float* logits, int n, int count, int32_t* ids);
 };
 
-// Floats of a partial for `num_queries` queries: maximum, sum and weighted values of each.
-inline int64_t partial_floats(int num_queries, int head_dim) { return int64_t{num_queries} * (2 + head_dim); }
+// Floats of the states of `num_queries` queries: the maximum, sixteen partial sums and the weighted values of each.
+inline int64_t attention_state_floats(int num_queries, int head_dim) { return int64_t{num_queries} * (32 + head_dim); }
 
 // Kernels by name ("portable", "avx2", "avx512", "amx"); null where this build or this processor lacks them.
 const Kernels* find_kernels(const char* name);

@@ -33,13 +33,17 @@ struct AttentionShape {
     int window;
     float scale, softcap;
     const float* cos_sin;
+    bool is_integer = false;  // products in integers, over int8 keys and values
+    KVLayout layout(uint8_t* base) const {
+        return {base, block_bytes, k_offset, v_offset, type, block_size, num_kv_heads, head_dim};
+    }
 };
 struct AttentionRows {  // of the batch; quantized: also gets `out`, where it has a place for it
     RowBuffer q, k, v, out;
     QuantBuffer quantized;
 };
-// Appends what rotates q and k in place, writes k and v to their blocks, and attends; for long contexts of few requests, also
-// the merge of their segments. A KV head's part of `out` must be whole groups if it is to be quantized.
+// Appends what rotates q and k in place, writes k and v to their blocks, and attends: to what requests share, of each request,
+// and the merge where a context is split among threads. A KV head's part of `out` must be whole groups if it is to be quantized.
 void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows);
 // finite[row] = whether all of the row's `width` numbers are.
 std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite);

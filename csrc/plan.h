@@ -6,6 +6,7 @@
 #include "thread_pool.h"
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct Step {
     int num_logit_rows;
     uint8_t* kv_base;
 };
+
+struct AttentionLayout;
 
 class Operation {
    public:
@@ -58,6 +61,8 @@ class Plan {
     const Kernels& kernels;
     const int max_tokens;
     const int max_rows;
+    // How a step's attention is cut into items, per window: layers of one window share it.
+    std::map<int, std::shared_ptr<AttentionLayout>> attention_layouts;
 
     std::byte* allocate(std::size_t bytes);
     float* allocate_floats(std::size_t count);

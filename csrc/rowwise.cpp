@@ -1,5 +1,5 @@
-// The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding, the write into
-// KV blocks and embedding. Widths are multiples of 16 (weights are padded by the packer).
+// The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding and embedding. Widths
+// are multiples of 16 (weights are padded by the packer).
 #include "kernels.h"
 #include "simd.h"
 
@@ -75,38 +75,6 @@ F16 activate(F16 x, Activation kind) {
     const F16 cube = mul(mul(x, x), x);
     const F16 u = mul(set1(0.7978845608f), fma(set1(0.044715f), cube, x));
     return div(x, add(set1(1.0f), exp(mul(set1(-2.0f), u))));
-}
-
-// Convert(from, to): sixteen floats into the pool's type.
-template <class Element, class Convert>
-void write_heads(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
-                 int end, Convert convert) {
-    const int head_dim = kv.head_dim, block_size = kv.block_size;
-    for (int token = begin; token < end; token++) {
-        const int position = row.start + token;
-        uint8_t* block = kv.base + row.block_table[position / block_size] * kv.block_bytes;
-        const int slot = position % block_size;
-        for (int head = head_begin; head < head_end; head++) {
-            const float* key = k.data + (row.first_row + token) * k.stride + int64_t{head} * head_dim;
-            const float* value = v.data + (row.first_row + token) * v.stride + int64_t{head} * head_dim;
-            const int64_t head_elements = int64_t{head} * head_dim * block_size;
-            auto* keys = reinterpret_cast<Element*>(block + kv.k_offset) + head_elements + slot;
-            auto* values = reinterpret_cast<Element*>(block + kv.v_offset) + head_elements + int64_t{slot} * head_dim;
-            for (int d = 0; d < head_dim; d += kLanes) {
-                Element column[kLanes];
-                convert(key + d, column);
-                for (int i = 0; i < kLanes; i++) keys[int64_t{d + i} * block_size] = column[i];
-                convert(value + d, values + d);
-            }
-        }
-    }
-}
-
-uint16_t to_bfloat(float x) {  // round to nearest even; NaN stays NaN
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
-    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 // One packed weight as a float; `n` is its output, `k` its input.
@@ -249,22 +217,6 @@ void rope(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_e
                 high[i] = b * cosine[i] + a * sine[i];
             }
         }
-    }
-}
-
-void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
-              int end) {
-    switch (kv.type) {
-        case KVType::f32:
-            return write_heads<float>(kv, row, k, v, head_begin, head_end, begin, end,
-                                      [](const float* from, float* to) { store(to, load(from)); });
-        case KVType::f16:
-            return write_heads<uint16_t>(kv, row, k, v, head_begin, head_end, begin, end,
-                                         [](const float* from, uint16_t* to) { store_half(to, load(from)); });
-        case KVType::bf16:
-            return write_heads<uint16_t>(kv, row, k, v, head_begin, head_end, begin, end, [](const float* from, uint16_t* to) {
-                for (int i = 0; i < kLanes; i++) to[i] = to_bfloat(from[i]);
-            });
     }
 }
 

@@ -33,6 +33,7 @@ inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
 inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline F16 floor(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 // a < b ? x : y, lane by lane
 inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
@@ -42,6 +43,8 @@ inline F16 exp2_int(F16 n) {
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
 }
+// The float whose bits are a's, shifted left by 23
+inline F16 shift_to_exponent(F16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))}; }
 inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 inline void store_half(uint16_t* p, F16 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -56,6 +59,12 @@ inline F16 load_int8(const int8_t* p) {
 }
 inline F16 load_uint8(const uint8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// Numbers kIndex, kIndex + 4, ... of 64
+template <int kIndex>
+inline F16 load_quads(const int8_t* p) {
+    const __m512i shifted = _mm512_slli_epi32(_mm512_loadu_si512(p), 24 - 8 * kIndex);
+    return {_mm512_cvtepi32_ps(_mm512_srai_epi32(shifted, 24))};
 }
 // lanes are integral and within int8
 inline void store_int8(int8_t* p, F16 a) {
@@ -88,6 +97,7 @@ inline F16 round(F16 a) {
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
+inline F16 floor(F16 a) { return {_mm256_floor_ps(a.lo), _mm256_floor_ps(a.hi)}; }
 inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
     return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
             _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
@@ -97,6 +107,8 @@ inline __m256 exp2_int8lanes(__m256 n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
 }
 inline F16 exp2_int(F16 n) { return {exp2_int8lanes(n.lo), exp2_int8lanes(n.hi)}; }
+inline __m256 shift_to_exponent8(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23)); }
+inline F16 shift_to_exponent(F16 a) { return {shift_to_exponent8(a.lo), shift_to_exponent8(a.hi)}; }
 inline F16 load_half(const uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
@@ -122,6 +134,15 @@ inline F16 load_int8(const int8_t* p) {
 inline F16 load_uint8(const uint8_t* p) {
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))};
+}
+template <int kIndex>
+inline __m256 load_quads8(const int8_t* p) {
+    const __m256i shifted = _mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 24 - 8 * kIndex);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(shifted, 24));
+}
+template <int kIndex>
+inline F16 load_quads(const int8_t* p) {
+    return {load_quads8<kIndex>(p), load_quads8<kIndex>(p + 32)};
 }
 inline void store_int8(int8_t* p, F16 a) {
     const __m256i w = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
@@ -153,11 +174,24 @@ inline F16 fma(F16 a, F16 b, F16 c) { return lanes([&](int i) { return std::fmaf
 inline F16 max(F16 a, F16 b) { return lanes([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
 inline F16 abs(F16 a) { return lanes([&](int i) { return std::fabs(a.v[i]); }); }
 inline F16 round(F16 a) { return lanes([&](int i) { return std::nearbyintf(a.v[i]); }); }
+inline F16 floor(F16 a) {
+    return lanes([&](int i) { return std::floor(a.v[i]); });
+}
 inline F16 select_lt(F16 a, F16 b, F16 x, F16 y) {
     return lanes([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
 }
 inline F16 exp2_int(F16 n) {
     return lanes([&](int i) { return std::isnan(n.v[i]) ? 1.0f : std::ldexp(1.0f, static_cast<int>(n.v[i])); });
+}
+inline F16 shift_to_exponent(F16 a) {
+    return lanes([&](int i) {
+        uint32_t bits;
+        std::memcpy(&bits, &a.v[i], 4);
+        bits <<= 23;
+        float x;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    });
 }
 inline float half_to_float(uint16_t h) {
     _Float16 x;
@@ -183,6 +217,10 @@ inline F16 load_int32(const int32_t* p) { return lanes([=](int i) { return stati
 inline F16 load_int8(const int8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
 inline F16 load_uint8(const uint8_t* p) { return lanes([=](int i) { return static_cast<float>(p[i]); }); }
 // clang-format on
+template <int kIndex>
+inline F16 load_quads(const int8_t* p) {
+    return lanes([=](int i) { return static_cast<float>(p[4 * i + kIndex]); });
+}
 inline void store_int8(int8_t* p, F16 a) {
     for (int i = 0; i < kLanes; i++) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -254,6 +292,21 @@ inline F16 exp(F16 x) {
     p = fma(p, r, set1(1.0f));
     p = fma(p, r, set1(1.0f));
     return select_lt(x, low, zero(), mul(p, exp2_int(n)));
+}
+
+// 2^x for x <= 0, within 2 ulp and 1 for 0; 0 below -126; NaN stays NaN. The sum with 1.5 * 2^23 + 127 rounds x to an integer
+// and leaves that integer, biased as an exponent, in the lowest bits. Minimax polynomial of degree 5 with a first term of 1.
+inline F16 exp2_negative(F16 x) {
+    const F16 shift = set1(12582912.0f + 127.0f);
+    const F16 shifted = add(x, shift);
+    const F16 r = sub(x, sub(shifted, shift));
+    F16 p = set1(0.0013264727f);
+    p = fma(p, r, set1(0.009671513f));
+    p = fma(p, r, set1(0.055507336f));
+    p = fma(p, r, set1(0.24022242f));
+    p = fma(p, r, set1(0.693147f));
+    p = fma(p, r, set1(1.0f));
+    return select_lt(x, set1(-126.0f), zero(), mul(p, shift_to_exponent(shifted)));
 }
 
 }  // namespace kvist::KVIST_ISA

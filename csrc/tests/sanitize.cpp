@@ -111,10 +111,20 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
     float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
     plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
-    const AttentionShape shape = {2 * kHalfBlock, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
+    const AttentionShape shape = {4 * kHalfBlock, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
                                   kKVHeads,       kHeadDim, window,     0.2f,        0.0f,       angles};
     const int k_column = kQHeads * kHeadDim, v_column = k_column + kKVHeads * kHeadDim;
     const int attended = plan.add_quantized(kQHeads * kHeadDim);
+    // The same queries over int8 keys and values, in the second half of each block.
+    const AttentionShape int8_shape = {
+        4 * kHalfBlock, 2 * kHalfBlock, 3 * kHalfBlock, KVType::int8, kBlockSize, kQHeads, kKVHeads,
+        kHeadDim,       window,         0.2f,           0.0f,         angles,     true};
+    append_attention(plan, int8_shape,
+                     {plan.buffer(qkv),
+                      plan.buffer(qkv, k_column),
+                      plan.buffer(qkv, v_column),
+                      plan.buffer(result(kQHeads * kHeadDim)),
+                      {}});
     append_attention(plan, shape,
                      {plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column),
                       plan.buffer(result(kQHeads * kHeadDim)), plan.quantized(attended)});
@@ -123,7 +133,7 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     std::normal_distribution<float> normal;
     for (int i = 0; i < num_tokens * kWidth; i++) plan.buffer(x).data[i] = normal(random);
     const int blocks = (start + num_tokens) / kBlockSize + 1;
-    std::vector<uint8_t> kv(2 * blocks * 2 * kHalfBlock, 0x11);  // small halves where earlier steps would have written
+    std::vector<uint8_t> kv(2 * blocks * 4 * kHalfBlock, 0x11);  // small halves where earlier steps would have written
     std::vector<int32_t> table(2 * blocks), tokens(num_tokens, kOutputs - 1), positions(num_tokens, 0);
     for (int i = 0; i < 2 * blocks; i++) table[i] = 2 * blocks - 1 - i;
     for (int i = 1; i < num_tokens; i++) positions[i] = start + i - 1;

@@ -27,6 +27,7 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         num_threads: int = 2,
         max_num_batched_tokens: int = 256,
         kv_cache_dtype: str = "auto",
+        attention_dtype: str = "float32",
         logprobs_mode: str = "raw_logprobs",
         draft: tuple[str, str] | None = None,
         isa: str = "auto",
@@ -34,7 +35,13 @@ def tiny_executor(tiny_model) -> Callable[..., ModelExecutor]:
         config = EngineConfig(
             cache=CacheConfig(kv_cache_dtype=kv_cache_dtype),
             scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=32),
-            executor=ExecutorConfig(executor=executor, num_threads=num_threads, logprobs_mode=logprobs_mode, isa=isa),
+            executor=ExecutorConfig(
+                executor=executor,
+                num_threads=num_threads,
+                attention_dtype=attention_dtype,
+                logprobs_mode=logprobs_mode,
+                isa=isa,
+            ),
         )
         checkpoint = open_checkpoint(tiny_model(architecture, weight_format))
         draft_checkpoint = None if draft is None else open_checkpoint(tiny_model(*draft))

@@ -9,23 +9,30 @@ from hypothesis import strategies as st
 
 from kvist.core.errors import ConfigError
 from kvist.core.step_plan import BlockMove, BlockMoveKind
-from kvist.execution.kv_dtype import KV_DTYPES, kv_dtype
+from kvist.execution.kv_dtype import KV_DTYPES, SMALLEST_SCALED, kv_dtype, scale_and_round
 from kvist.execution.kv_storage import KVStorage
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint
 
 
-@pytest.fixture
-def storage(tiny_model):
+@pytest.fixture(params=["float32", "int8"])
+def storage(tiny_model, request):
     spec = read_model(open_checkpoint(tiny_model("llama"))).spec
-    return KVStorage(spec, num_blocks=6, block_size=16, dtype=KV_DTYPES["float32"])
+    return KVStorage(spec, num_blocks=6, block_size=16, dtype=KV_DTYPES[request.param])
 
 
 def fill(storage, blocks, slots, seed=0):
     random = np.random.default_rng(seed)
     keys, values = (random.standard_normal((len(blocks), 2, 16), np.float32) for _ in range(2))
     storage.write(1, np.array(blocks), np.array(slots), keys, values)
-    return keys, values
+    return tuple(as_stored(storage, part) for part in (keys, values))
+
+
+def as_stored(storage, vectors):
+    if storage.data.nbytes > 6 * 2 * 2 * 2 * 16 * 16 * 2:  # float32
+        return vectors
+    numbers, scales = scale_and_round(vectors)
+    return numbers * scales[..., None]
 
 
 def test_what_is_written_is_read_in_table_order(storage):
@@ -48,9 +55,30 @@ def test_a_copy_moves_its_first_slots_and_no_more(storage):
 
 
 def test_a_block_is_one_contiguous_range(storage):
-    block = storage._keys.base
-    assert block.flags.c_contiguous
-    assert block.shape == (6, 2, 2, 2 * 16 * 16)
+    fill(storage, range(6), [3] * 6)
+    parts = np.split(storage.data.copy(), 6)
+    storage.move([BlockMove(BlockMoveKind.COPY, 4, 1, 16)])
+    moved = np.split(storage.data, 6)
+    np.testing.assert_array_equal(moved[1], parts[4])
+    for block in (0, 2, 3, 4, 5):
+        np.testing.assert_array_equal(moved[block], parts[block])
+
+
+@settings(max_examples=100)
+@given(st.lists(st.floats(-1024, 1024, width=32), min_size=1, max_size=8))
+def test_int8_numbers_are_within_half_a_step_and_the_largest_is_127(floats):
+    vector = np.array([floats], np.float32)
+    numbers, scale = scale_and_round(vector)
+    top = np.abs(vector).max()
+    assert np.abs(numbers).max() == (127 if top > SMALLEST_SCALED else 0)
+    assert np.abs(numbers * scale[:, None] - vector).max() <= scale[0] * 0.5001 + SMALLEST_SCALED
+
+
+def test_vectors_that_are_not_finite_are_nan_as_a_whole():
+    for poison in (np.nan, np.inf, -np.inf):
+        numbers, scales = scale_and_round(np.array([[1, poison], [1, 2]], np.float32))
+        assert np.isnan(numbers[0] * scales[0]).all()
+        assert np.isfinite(scales[1])
 
 
 @settings(max_examples=200, deadline=None)
@@ -64,7 +92,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value):
 
 
 def test_nan_stays_nan_in_every_format():
-    for dtype in KV_DTYPES.values():
+    for dtype in (dtype for dtype in KV_DTYPES.values() if not dtype.is_scaled):
         assert np.isnan(dtype.widen(dtype.round(np.array([np.nan], np.float32)))).all()
 
 

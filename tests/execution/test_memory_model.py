@@ -83,8 +83,7 @@ def test_weights_and_kv_figures_are_those_of_the_arrays(spec, tiny_executor):
         *(w for layer in executor._runner._weights.layers for w in layer.values()),
     ]
     assert sized.weight_bytes == sum(weight.nbytes for weight in weights)
-    keys, values = executor._runner._kv._keys, executor._runner._kv._values
-    assert sized.kv_pool_bytes == keys.nbytes + values.nbytes
+    assert sized.kv_pool_bytes == executor._runner._kv.data.nbytes
     assert sized.total_bytes == sized.weight_bytes + sized.workspace_bytes + sized.kv_pool_bytes
 
 
@@ -112,3 +111,8 @@ def test_native_figures_are_about_those_of_the_plan(tiny_model, tiny_executor, a
     assert sized.kv_bytes_per_token * 2 == table(spec).kv_bytes_per_token  # float16 instead of float32
     assert 0.9 < sized.weight_bytes / executor.weight_bytes <= 1.0  # without the padding to whole tiles
     assert 0.8 < sized.workspace_bytes / executor.workspace_bytes < 1.5
+
+
+def test_int8_needs_a_byte_a_number_and_a_scale_per_token_and_head(spec):
+    sized = table(spec, kv_cache_dtype="int8")
+    assert sized.kv_bytes_per_token == 2 * spec.num_layers * spec.num_kv_heads * (spec.head_dim + 4)

@@ -13,7 +13,9 @@ import pytest
 from tests.fakes.int8_activations import Int8Operations
 from tests.fakes.plan_loop import PlanLoop, one
 
-from kvist.config.engine_config import EngineConfig
+from kvist.config.cache_config import CacheConfig
+from kvist.config.engine_config import EngineConfig, ExecutorConfig
+from kvist.core.errors import ConfigError
 from kvist.core.sampling_params import SamplingParams
 from kvist.execution.loading import load_model_executor
 from kvist.weights.checkpoint import open_checkpoint
@@ -198,9 +200,12 @@ def test_a_core_taken_away_changes_no_bit(tiny_executor):
     assert_same_bits(one(executor, PROMPT, NUM_TOKENS), before)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_chunks_change_no_bit_in_other_kv_formats(tiny_executor, dtype):
-    executor = tiny_executor("llama", "q8_0", executor="native", kv_cache_dtype=dtype)
+@pytest.mark.parametrize(
+    "attention", [("float32", "float32"), ("bfloat16", "float32"), ("int8", "float32"), ("int8", "int8")]
+)
+def test_chunks_change_no_bit_in_other_kv_formats(tiny_executor, attention):
+    kv, multiplied = attention
+    executor = tiny_executor("llama", "q8_0", executor="native", kv_cache_dtype=kv, attention_dtype=multiplied)
     assert_same_bits(one(executor, PROMPT, NUM_TOKENS, chunk=5), one(executor, PROMPT, NUM_TOKENS))
 
 
@@ -221,6 +226,25 @@ def test_contexts_longer_than_two_softmax_segments_match_the_reference_in_any_ch
     np.testing.assert_allclose(whole, scores("reference", 550)[0], atol=5e-4)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3"])
+def test_int8_keys_and_values_give_the_numbers_of_the_reference(tiny_executor, architecture):
+    def scores(executor, multiplied="float32"):
+        made = tiny_executor(architecture, executor=executor, kv_cache_dtype="int8", attention_dtype=multiplied)
+        return [score.logprob for score in one(made, PROMPT, 1, SCORED).prompt_logprobs]
+
+    wanted = scores("reference")
+    # A last bit turns the rounding of few numbers in the next layer's cache; integers of 15 bits turn more of them.
+    assert np.sqrt(np.square(np.subtract(scores("native"), wanted)).mean()) < 2e-3
+    assert np.sqrt(np.square(np.subtract(scores("native", "int8"), wanted)).mean()) < 0.01 * np.std(wanted)
+
+
+def test_integer_attention_is_refused_where_it_cannot_be(tiny_executor):
+    with pytest.raises(ConfigError, match="--kv-cache-dtype int8"):
+        tiny_executor(executor="native", attention_dtype="int8")
+    with pytest.raises(ConfigError, match="reference executor"):
+        tiny_executor(executor="reference", kv_cache_dtype="int8", attention_dtype="int8")
+
+
 def test_steps_larger_than_announced_are_refused(tiny_executor):
     executor = tiny_executor(executor="native", max_num_batched_tokens=16)
     loop = PlanLoop(executor)
@@ -235,10 +259,14 @@ def test_steps_larger_than_announced_are_refused(tiny_executor):
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_the_default_model_agrees_with_transformers(default_model):
+@pytest.mark.parametrize(("kv", "multiplied"), [("auto", "float32"), ("int8", "float32"), ("int8", "int8")])
+def test_the_default_model_agrees_with_transformers(default_model, kv, multiplied):
     """Greedy tokens at >= 97% of all golden positions, perplexity of the golden texts within 1%."""
     golden = json.loads(GOLDEN.read_text())["cases"]
-    executor = load_model_executor(open_checkpoint(default_model), EngineConfig(), num_blocks=128)
+    config = EngineConfig(
+        cache=CacheConfig(kv_cache_dtype=kv), executor=ExecutorConfig(executor="native", attention_dtype=multiplied)
+    )
+    executor = load_model_executor(open_checkpoint(default_model), config, num_blocks=128)
     agrees, ours, theirs = [], [], []
     for case in golden:
         prompt, expected = case["prompt_token_ids"], case["token_ids"]

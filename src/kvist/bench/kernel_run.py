@@ -55,7 +55,8 @@ def time_kernels(
     model = read_model(checkpoint)
     dtype = kv_dtype(config.cache.kv_cache_dtype, "native")
     num_threads = config.executor.num_threads or granted_cores()
-    per_token = model.spec.kv_bytes_per_token(dtype.num_bytes)
+    head_dim = model.spec.head_dim
+    per_token = model.spec.kv_bytes_per_token(dtype.vector_bytes(head_dim) / head_dim)
     attention = [
         Case(num_requests=requests, num_tokens=tokens, context=context)
         for context in contexts
@@ -73,6 +74,7 @@ def time_kernels(
             num_blocks=-(-num_kv_tokens // config.cache.block_size) + max(case.num_requests for case in attention),
             block_size=config.cache.block_size,
             dtype=dtype,
+            has_integer_attention=config.executor.attention_dtype == "int8",
             max_num_tokens=max([MAX_FILL_TOKENS, *rows, *(case.num_rows for case in attention)]),
             max_num_rows=max([*rows, *(case.num_requests for case in attention)]),
             num_threads=num_threads,

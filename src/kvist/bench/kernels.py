@@ -143,7 +143,7 @@ def _kernel_time(
     step_s: float,
 ) -> KernelTime:
     ops, num_bytes, limit, ceiling_s = 0, 0, None, 0.0
-    if operation.name.startswith("attention") and operation.name != "attention_merge":
+    if operation.name == "attention":
         ops, num_bytes = _attention_work(case, spec)
         limit, ceiling_s = _roofline(ops, num_bytes, ceilings, is_int8=False)
     elif work := ops_per_token(operation, spec):

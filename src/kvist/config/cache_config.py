@@ -24,7 +24,10 @@ class CacheConfig:
         None, help="tokens of the KV pool, instead of kv_cache_bytes", aliases=("--max-total-num-tokens",), low=32
     )
     kv_cache_dtype: str = option(
-        "auto", help="number format of K and V", aliases=("-ctk",), choices=("auto", "float32", "float16", "bfloat16")
+        "auto",
+        help="number format of K and V; int8: a scale per token and head, half the memory of 16 bits",
+        aliases=("-ctk",),
+        choices=("auto", "float32", "float16", "bfloat16", "int8"),
     )
     enable_prefix_caching: bool = option(
         True, help="reuse KV of shared prefixes through the prefix tree", off_aliases=("--disable-radix-cache",)

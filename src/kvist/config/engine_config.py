@@ -25,6 +25,11 @@ class ExecutorConfig:
         "auto",
         help="instruction set of the native kernels, to compare them; auto: the widest that passes its self-test",
     )
+    attention_dtype: str = option(
+        "float32",
+        help="numbers that attention multiplies; int8: exact integer products over --kv-cache-dtype int8, native only",
+        choices=("float32", "int8"),
+    )
     logprobs_mode: str = option(
         "raw_logprobs",
         help="log-probabilities before or after penalties, temperature and top-k/p",

@@ -69,6 +69,8 @@ def _load_runner(
 def _numpy_runner(
     checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
 ) -> Runner:
+    if config.executor.attention_dtype != "float32":
+        raise ConfigError("the reference executor attends in float32; leave --attention-dtype out")
     kv = KVStorage(
         model.spec,
         num_blocks=num_blocks,
@@ -96,11 +98,20 @@ def _native_runner(
         num_blocks=num_blocks,
         block_size=config.cache.block_size,
         dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        has_integer_attention=_has_integer_attention(config),
         max_num_tokens=max_num_tokens,
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=num_threads,
         isa=named_isa(config.executor.isa),
     )
+
+
+def _has_integer_attention(config: EngineConfig) -> bool:
+    if config.executor.attention_dtype != "int8":
+        return False
+    if not kv_dtype(config.cache.kv_cache_dtype, "native").is_scaled:
+        raise ConfigError("--attention-dtype int8 multiplies int8 keys and values; add --kv-cache-dtype int8")
+    return True
 
 
 def describe_plan(checkpoint: Checkpoint, config: EngineConfig, *, max_num_tokens: int) -> PlanDescription:
@@ -119,6 +130,7 @@ def describe_plan(checkpoint: Checkpoint, config: EngineConfig, *, max_num_token
         num_blocks=1,
         block_size=config.cache.block_size,
         dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        has_integer_attention=_has_integer_attention(config),
         max_num_tokens=max_num_tokens,
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=config.executor.num_threads or granted_cores(),

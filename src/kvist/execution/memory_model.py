@@ -66,9 +66,7 @@ def memory_table(  # noqa: PLR0913 - everything that takes memory
     model, with as many blocks. Raises ConfigError if the pool holds too few blocks.
     """
     models = [(spec, executor)] if draft is None else [(spec, executor), draft]
-    per_token = sum(
-        round(each.kv_bytes_per_token(kv_dtype(cache.kv_cache_dtype, name).num_bytes)) for each, name in models
-    )
+    per_token = sum(_kv_bytes_per_token(each, cache, name) for each, name in models)
     per_block = per_token * cache.block_size
     length = min(max_model_len or spec.max_position, spec.max_position)
     weights = [_weight_bytes(each, name) for each, name in models]
@@ -104,6 +102,11 @@ def _workspace_bytes(spec: ModelSpec, executor: ExecutorName, max_num_batched_to
     if executor == "native":
         return native_workspace_bytes(spec, max_num_batched_tokens)
     return workspace_bytes(spec, max_num_batched_tokens, max_model_len)
+
+
+def _kv_bytes_per_token(spec: ModelSpec, cache: CacheConfig, executor: ExecutorName) -> int:
+    vector_bytes = kv_dtype(cache.kv_cache_dtype, executor).vector_bytes(spec.head_dim)
+    return round(spec.kv_bytes_per_token(vector_bytes / spec.head_dim))
 
 
 def _num_blocks(cache: CacheConfig, per_block: int, usable_tokens: int, affordable: tuple[int, str]) -> tuple[int, str]:

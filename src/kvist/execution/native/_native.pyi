@@ -66,6 +66,7 @@ class Plan:
         scale: float,
         softcap: float,
         rope_table: int,
+        is_integer: bool,
     ) -> None: ...
     def mixture(
         self,

@@ -23,6 +23,7 @@ DROP_EVERY_BYTES = 32 << 20  # of the files' pages kept beside the packed weight
 QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")
 DENSE_FORMATS = ("F32", "F16", "BF16")
 FORMATS = {name: number for number, name in enumerate((*QUANTIZED_FORMATS, *DENSE_FORMATS))}  # as in csrc/packed.h
+KV_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  # as in csrc/kernels.h
 NO_INTS = np.empty(0, np.int32)
 NO_FLOATS = np.empty(0, np.float32)
 

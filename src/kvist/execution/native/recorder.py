@@ -20,14 +20,13 @@ from kvist.core.errors import UnsupportedModelError
 from kvist.core.model_spec import LayerSpec, ModelSpec
 from kvist.execution.kv_dtype import KVDtype
 from kvist.execution.native import _native
-from kvist.execution.native.packed_weights import Matrix, Weight
+from kvist.execution.native.packed_weights import KV_TYPES, Matrix, Weight
 from kvist.execution.native.plan_description import Buffer
 from kvist.execution.rope_frequencies import rope_frequencies
 from kvist.models.ops import Split
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 GROUP = 32  # activations that share a scale
-KV_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +99,20 @@ class PlanRecorder:
     """Implements Operations by appending to `body` (a native plan); `logits` appends to `head`."""
 
     def __init__(
-        self, spec: ModelSpec, body: _native.Plan, head: _native.Plan, *, kv_dtype: KVDtype, block_size: int
+        self,
+        spec: ModelSpec,
+        body: _native.Plan,
+        head: _native.Plan,
+        *,
+        kv_dtype: KVDtype,
+        has_integer_attention: bool,
+        block_size: int,
     ) -> None:
         self._spec = spec
         self._body = body
         self._head = head
         self._kv_dtype = kv_dtype
+        self._has_integer_attention = has_integer_attention
         self._block_size = block_size
         self._buffers: dict[tuple[int, str, int], int] = {}
         self._quantized: dict[tuple[int, str, int], int] = {}
@@ -151,7 +158,7 @@ class PlanRecorder:
         spec = self._spec
         parts = [self._strip_head_norm(part) for part in (q.x, k.x, v)]
         out = self._rows(self._body, "attended", spec.num_q_heads * spec.head_dim)
-        half_bytes = spec.num_kv_heads * spec.head_dim * self._block_size * self._kv_dtype.num_bytes
+        half_bytes = spec.num_kv_heads * self._block_size * self._kv_dtype.vector_bytes(spec.head_dim)
         rope_table = q.rope_table
 
         def emit(quantized: int) -> None:
@@ -175,6 +182,7 @@ class PlanRecorder:
                 scale,
                 softcap or 0.0,
                 rope_table,
+                self._has_integer_attention,
             )
 
         per_head = spec.num_q_heads // spec.num_kv_heads * spec.head_dim

@@ -30,6 +30,7 @@ MAX_LOGITS = 1 << 22  # logits held at once (16 MB): their rows are computed in 
 class NativeRunner:
     """One model's plan over one KV pool: a body up to the last layer, and a head for the rows whose logits are wanted.
 
+    has_integer_attention: attention multiplies int8 numbers; needs an int8 dtype.
     isa: kernels to use; "" for the widest that this processor has and that pass their self-test.
     max_num_rows: requests in a step.
     """
@@ -45,6 +46,7 @@ class NativeRunner:
         max_num_tokens: int,
         max_num_rows: int,
         num_threads: int,
+        has_integer_attention: bool = False,
         isa: str = "",
     ) -> None:
         self.num_blocks = num_blocks
@@ -53,6 +55,7 @@ class NativeRunner:
         self._model = model
         self._weights = weights
         self._dtype = dtype
+        self._has_integer_attention = has_integer_attention
         self._isa = isa or trusted_isa()
         try:
             self._pool = _native.ThreadPool(num_threads)
@@ -72,7 +75,8 @@ class NativeRunner:
 
     @property
     def description(self) -> str:
-        return f"native {self.isa} {self._pool.num_threads}"
+        attention = " int8 attention" if self._has_integer_attention else ""
+        return f"native {self.isa} {self._pool.num_threads}{attention}"
 
     @property
     def workspace_bytes(self) -> int:
@@ -84,7 +88,14 @@ class NativeRunner:
         self._max_num_tokens = max_num_tokens
         self._body = TracedPlan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
         self._head = TracedPlan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
-        recorder = PlanRecorder(spec, self._body, self._head, kv_dtype=self._dtype, block_size=self.block_size)
+        recorder = PlanRecorder(
+            spec,
+            self._body,
+            self._head,
+            kv_dtype=self._dtype,
+            has_integer_attention=self._has_integer_attention,
+            block_size=self.block_size,
+        )
         self._model.architecture.forward(spec, recorder, self._weights)
         self._buffers = recorder.buffers
         self._finite = self._body.finite().view(np.bool_)

@@ -1,0 +1,91 @@
+// Rounds K and V of a step's tokens into their blocks. Layouts: see KVLayout.
+#include "kernels.h"
+#include "simd.h"
+
+#include <algorithm>
+
+namespace kvist::KVIST_ISA {
+
+bool is_finite(const float* x, int64_t width);
+
+namespace {
+
+// Convert(from, to): sixteen floats into the pool's type.
+template <class Element, class Convert>
+void write_plain(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, const float* key, const float* value,
+                 Convert convert) {
+    auto* k = reinterpret_cast<Element*>(keys) + slot;
+    auto* v = reinterpret_cast<Element*>(values) + int64_t{slot} * kv.head_dim;
+    for (int d = 0; d < kv.head_dim; d += kLanes) {
+        Element column[kLanes];
+        convert(key + d, column);
+        for (int i = 0; i < kLanes; i++) k[int64_t{d + i} * kv.block_size] = column[i];
+        convert(value + d, v + d);
+    }
+}
+
+constexpr float kSmallestScaled = 1e-30f;  // vectors below it become zeros: a reciprocal would overflow
+
+// int8 numbers of one vector; returns their scale. What is not finite leaves a scale of NaN.
+float scale_and_round(const float* x, int head_dim, int8_t* rounded) {
+    F16 top = zero();
+    for (int d = 0; d < head_dim; d += kLanes) top = max(top, abs(load(x + d)));
+    const bool finite = is_finite(x, head_dim);
+    const float largest = reduce_max(top), inverse = finite && largest > kSmallestScaled ? 127.0f / largest : 0.0f;
+    for (int d = 0; d < head_dim; d += kLanes)
+        store_int8(rounded + d, finite ? round(mul(load(x + d), set1(inverse))) : zero());
+    return finite ? largest / 127.0f : NAN;
+}
+
+constexpr int kMaxHeadDim = 256;
+
+void write_scaled(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, const float* key, const float* value) {
+    int8_t rounded[kMaxHeadDim];
+    const int64_t scales = int64_t{kv.head_dim} * kv.block_size;
+    reinterpret_cast<float*>(keys + scales)[slot] = scale_and_round(key, kv.head_dim, rounded);
+    for (int d = 0; d < kv.head_dim; d += 4) std::memcpy(keys + int64_t{d} * kv.block_size + 4 * slot, rounded + d, 4);
+    reinterpret_cast<float*>(values + scales)[slot] = scale_and_round(value, kv.head_dim, rounded);
+    auto* v = reinterpret_cast<int8_t*>(values) + int64_t{slot / 4} * 4 * kv.head_dim + slot % 4;
+    for (int d = 0; d < kv.head_dim; d++) v[4 * d] = rounded[d];
+}
+
+uint16_t to_bfloat(float x) {  // round to nearest even; NaN stays NaN
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+}  // namespace
+
+void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
+              int end) {
+    for (int token = begin; token < end; token++) {
+        const int position = row.start + token, slot = position % kv.block_size;
+        for (int head = head_begin; head < head_end; head++) {
+            const int64_t column = int64_t{head} * kv.head_dim;
+            const float* key = k.data + (row.first_row + token) * k.stride + column;
+            const float* value = v.data + (row.first_row + token) * v.stride + column;
+            uint8_t* keys = kv.keys(row.block_table, position, head);
+            uint8_t* values = kv.values(row.block_table, position, head);
+            switch (kv.type) {
+                case KVType::f32:
+                    write_plain<float>(kv, keys, values, slot, key, value,
+                                       [](const float* from, float* to) { store(to, load(from)); });
+                    break;
+                case KVType::f16:
+                    write_plain<uint16_t>(kv, keys, values, slot, key, value,
+                                          [](const float* from, uint16_t* to) { store_half(to, load(from)); });
+                    break;
+                case KVType::bf16:
+                    write_plain<uint16_t>(kv, keys, values, slot, key, value, [](const float* from, uint16_t* to) {
+                        for (int i = 0; i < kLanes; i++) to[i] = to_bfloat(from[i]);
+                    });
+                    break;
+                case KVType::int8: write_scaled(kv, keys, values, slot, key, value); break;
+            }
+        }
+    }
+}
+
+}  // namespace kvist::KVIST_ISA
