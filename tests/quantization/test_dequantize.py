@@ -1,6 +1,7 @@
 import gguf
 import numpy as np
 import pytest
+from tests.fakes.random_blocks import write_small_scales
 
 from kvist.core.errors import UnsupportedModelError
 from kvist.quantization.dequantize import dequantize
@@ -25,7 +26,7 @@ def test_dequantize_agrees_with_an_independent_reader_on_random_blocks(name: str
     if weight_format.is_plain:  # no infinities or NaN
         data[:, -1] &= 0x3B
     else:
-        _write_small_scales(data, name, random)
+        write_small_scales(data, name, random)
 
     ours = dequantize(data.reshape(-1), weight_format)
 
@@ -51,15 +52,3 @@ def test_an_unsupported_type_is_named() -> None:
         format_of_ggml_type(16)
     with pytest.raises(UnsupportedModelError, match="unknown type 999"):
         format_of_ggml_type(999)
-
-
-SCALE_OFFSETS = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,),
-}  # fmt: skip
-
-
-def _write_small_scales(data: np.ndarray, name: str, random: np.random.Generator) -> None:
-    for offset in SCALE_OFFSETS[name]:
-        scales = random.uniform(-0.1, 0.1, size=(len(data), 1)).astype(np.float16)
-        data[:, offset : offset + 2] = scales.view(np.uint8)
