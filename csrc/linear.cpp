@@ -10,14 +10,32 @@
 namespace kvist::KVIST_ISA {
 namespace {
 
-constexpr int kMaxGroups = 1024;  // of an unfolded tile
-constexpr int kManyRows = 2 * kMaxRows;
-constexpr int kAheadBytes = 2048;  // of weights fetched before they are used
+constexpr int kMaxGroups = 1024;   // of an unfolded tile
+constexpr int kManyRows = 32;      // with fewer, unfolding into the cache costs more than it saves
+constexpr int kAheadBytes = 4096;  // how far the weights of few rows are fetched before they are used
 
+// One tile's weights, which fetches those `ahead` bytes further on, up to the end of the caller's tiles, as it unfolds.
 template <class Format>
-const typename Format::Block* tile_blocks(const LinearArgs& a, int tile) {
+struct PackedTile {
+    const typename Format::Block* blocks;
+    const char* end;
+    int64_t ahead;
+
+    auto unfold(int g) const {
+        const auto& block = blocks[g / Format::kGroups];
+        constexpr int kBytes = sizeof(block) / Format::kGroups;
+        const auto* next = reinterpret_cast<const char*>(&block) + g % Format::kGroups * kBytes + ahead;
+        if (next + kBytes <= end)
+            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(next + line);
+        return Format::expand(block, g % Format::kGroups);
+    }
+};
+template <class Format>
+PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, bool fetch_next_tile) {
     const int blocks_per_tile = a.w.k / (kGroup * Format::kGroups);
-    return static_cast<const typename Format::Block*>(a.w.data) + int64_t{tile} * blocks_per_tile;
+    const auto* data = static_cast<const typename Format::Block*>(a.w.data);
+    return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + int64_t{tile_end} * blocks_per_tile),
+            fetch_next_tile ? blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }
 
 // One for all formats: a thread's memory pays for it.
@@ -55,22 +73,14 @@ void tile_rows(const LinearArgs& a, int tile, int row, GroupAt group_at) {
 template <class Format, int kRows, class GroupAt>
 void rows_of(const LinearArgs& a, int tile, int row, int row_end, GroupAt group_at) {
     for (; row + kRows <= row_end; row += kRows) tile_rows<Format, kRows>(a, tile, row, group_at);
-    if constexpr (kRows > 1) rows_of<Format, kRows / 2>(a, tile, row, row_end, group_at);
+    if constexpr (kRows > 1) rows_of<Format, (kRows + 1) / 2>(a, tile, row, row_end, group_at);
 }
 
 template <class Format>
 void few_rows(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
-    const auto* end = reinterpret_cast<const char*>(tile_blocks<Format>(a, tile_end));
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const auto* blocks = tile_blocks<Format>(a, tile);
-        rows_of<Format, kMaxRows>(a, tile, row_begin, row_end, [=](int g) {
-            const auto& block = blocks[g / Format::kGroups];
-            constexpr int kBytes = sizeof(block) / Format::kGroups;
-            const auto* ahead = reinterpret_cast<const char*>(&block) + g % Format::kGroups * kBytes + kAheadBytes;
-            if (ahead + kBytes <= end)
-                for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
-            return Format::expand(block, g % Format::kGroups);
-        });
+        const auto packed = packed_tile<Format>(a, tile, tile_end, false);
+        rows_of<Format, kMaxRows>(a, tile, row_begin, row_end, [=](int g) { return packed.unfold(g); });
     }
 }
 
@@ -78,10 +88,10 @@ template <class Format>
 void many_rows(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
     auto* groups = group_scratch<typename Format::Group>();
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const auto* blocks = tile_blocks<Format>(a, tile);
-        for (int g = 0; g < a.w.k / kGroup; g++) groups[g] = Format::expand(blocks[g / Format::kGroups], g % Format::kGroups);
-        rows_of<Format, kMaxRows>(a, tile, row_begin, row_end,
-                                  [=](int g) -> const typename Format::Group& { return groups[g]; });
+        const auto packed = packed_tile<Format>(a, tile, tile_end, true);
+        for (int g = 0; g < a.w.k / kGroup; g++) groups[g] = packed.unfold(g);
+        rows_of<Format, kCachedRows>(a, tile, row_begin, row_end,
+                                     [=](int g) -> const typename Format::Group& { return groups[g]; });
     }
 }
 

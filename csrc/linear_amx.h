@@ -30,8 +30,8 @@ constexpr bool kHasMinimum = requires(typename Format::Group group) { group.m; }
 
 // The matrix unit multiplies signed weights too: no sums of activations to take off.
 template <class Format>
-inline typename Format::Group expand_for_matrix(const typename Format::Block* blocks, int g) {
-    auto group = Format::expand(blocks[g / Format::kGroups], g % Format::kGroups);
+inline typename Format::Group unfold_for_matrix(const PackedTile<Format>& packed, int g) {
+    auto group = packed.unfold(g);
     if constexpr (!kHasMinimum<Format>)
         for (auto& step : group.w.step) step = _mm512_sub_epi8(step, _mm512_set1_epi8(static_cast<char>(Format::kOffset)));
     return group;
@@ -114,9 +114,9 @@ inline void odd_product(const int8_t* x, int64_t stride, const void* w, int32_t*
 // Rows [row, row + the configured number) of one tile; those from `stored` on are written. Vector steps close to tile
 // instructions run at half their speed, so a stretch of groups is multiplied first and scaled afterwards.
 template <class Format, int kRows>
-void matrix_rows(const LinearArgs& a, const typename Format::Block* packed, typename Format::Group* groups,
+void matrix_rows(const LinearArgs& a, const PackedTile<Format>* packed, typename Format::Group* groups,
                  const GroupScales* scales, int tile, int row, int stored, int row_end) {
-    constexpr int kParts = Format::kDotsPerRow, kMaxStretch = 18 / kParts;  // what fits the first-level cache
+    constexpr int kParts = Format::kDotsPerRow, kMaxStretch = 10 / kParts;  // what fits the first-level cache
     const int num_groups = a.w.k / kGroup, num_stretches = (num_groups + kMaxStretch - 1) / kMaxStretch;
     const int stretch = (num_groups + num_stretches - 1) / num_stretches;
     const int8_t* x = a.x.q + row * a.x.k;
@@ -124,14 +124,14 @@ void matrix_rows(const LinearArgs& a, const typename Format::Block* packed, type
     F16 acc[kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; r++) acc[r] = zero();
-    for (int g = 0; packed && g < std::min(kUnfoldAhead, num_groups); g++) groups[g] = expand_for_matrix<Format>(packed, g);
+    for (int g = 0; packed && g < std::min(kUnfoldAhead, num_groups); g++) groups[g] = unfold_for_matrix<Format>(*packed, g);
     for (int begin = 0; begin < num_groups; begin += stretch) {
         const int end = std::min(begin + stretch, num_groups);
         for (int i = 0; i < (end - begin) * kParts; i++) {
             const int g = begin + i / kParts, part = i % kParts;
             const int8_t* from = x + g * kGroup + part * (kGroup / kParts);
             const int ahead = g + kUnfoldAhead;
-            if (packed && part == 0 && ahead < num_groups) groups[ahead] = expand_for_matrix<Format>(packed, ahead);
+            if (packed && part == 0 && ahead < num_groups) groups[ahead] = unfold_for_matrix<Format>(*packed, ahead);
             const auto* w = &groups[g].w.step[part * (8 / kParts)];
             if (i % 2) odd_product<Format>(from, a.x.k, w, dots[i][0]);
             else even_product<Format>(from, a.x.k, w, dots[i][0]);
@@ -173,13 +173,13 @@ void matrix_run(const LinearArgs& a, int tile_begin, int tile_end, int row_begin
     configure_tiles<Format>(height);
     auto* groups = group_scratch<typename Format::Group>();
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const auto* packed = tile_blocks<Format>(a, tile);  // for the first block of rows, which unfolds it
+        const auto packed = packed_tile<Format>(a, tile, tile_end, true);
         for (int block = 0; block < num_blocks; block++) {
             const int row = first_row(block), stored = row_begin + block * height, end = std::min(stored + height, row_end);
-            if (block > 0) packed = nullptr;
-            if (height <= 8) matrix_rows<Format, 8>(a, packed, groups, scales_scratch(block), tile, row, stored, end);
-            else if (height <= 12) matrix_rows<Format, 12>(a, packed, groups, scales_scratch(block), tile, row, stored, end);
-            else matrix_rows<Format, 16>(a, packed, groups, scales_scratch(block), tile, row, stored, end);
+            const auto* to_unfold = block == 0 ? &packed : nullptr;  // the first block of rows does it under its products
+            if (height <= 8) matrix_rows<Format, 8>(a, to_unfold, groups, scales_scratch(block), tile, row, stored, end);
+            else if (height <= 12) matrix_rows<Format, 12>(a, to_unfold, groups, scales_scratch(block), tile, row, stored, end);
+            else matrix_rows<Format, 16>(a, to_unfold, groups, scales_scratch(block), tile, row, stored, end);
         }
     }
     _tile_release();

@@ -118,7 +118,8 @@ inline void dot_signed(const Weights& w, const int8_t* x, int64_t stride, Dots* 
         }
     }
 }
-constexpr int kMaxRows = 4;
+constexpr int kMaxRows = 4;     // that share an unfolding in registers
+constexpr int kCachedRows = 3;  // from an unfolded tile: as many sums as registers hold
 
 }  // namespace
 }  // namespace kvist::KVIST_ISA

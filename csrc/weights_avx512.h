@@ -72,7 +72,8 @@ inline Weights expand_five(const uint8_t* low, const uint8_t* high) {
     put(7, _mm512_srli_epi16(h, 3));
     return w;
 }
-constexpr int kMaxRows = 16;  // as many accumulators fit beside the weights
+constexpr int kMaxRows = 16;  // as many sums fit beside the weights
+constexpr int kCachedRows = 16;
 
 }  // namespace
 }  // namespace kvist::KVIST_ISA

@@ -67,6 +67,7 @@ inline Weights expand_five(const uint8_t* low, const uint8_t* high) {
     return w;
 }
 constexpr int kMaxRows = 4;
+constexpr int kCachedRows = 4;
 
 }  // namespace
 }  // namespace kvist::KVIST_ISA
