@@ -11,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <tuple>
@@ -37,9 +38,19 @@ struct Weight {
     PackedMatrix matrix() const { return {data.data(), format, n, k, bias.size() ? bias.data() : nullptr}; }
 };
 
+// A format and a shape as Python gives them; no product of a shape that passes can overflow.
+Format checked(int format, int64_t n, int64_t k) {
+    if (format < 0 || format > static_cast<int>(Format::bf16)) throw std::invalid_argument("there is no such format");
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - kTile, kMostWeights = int64_t{1} << 48;
+    if (n < 0 || k <= 0 || n > kMost || k > kMost || n > kMostWeights / k)
+        throw std::invalid_argument("no matrix has such a shape");
+    return static_cast<Format>(format);
+}
+
 Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
-    const auto f = static_cast<Format>(format);
+    const Format f = checked(format, n, k);
     const int64_t packed = packed_bytes(f, n, k);
+    if (!is_dense(f) && !packed && n > 0) throw std::invalid_argument("this format has no rows of such a width");
     const int64_t need = packed ? packed : int64_t{n} * source_row_bytes(f, k);
     if (static_cast<int64_t>(data.size()) < need) throw std::invalid_argument("weight data is too short for its shape");
     if (bias.size() && static_cast<int>(bias.size()) < (n + kTile - 1) / kTile * kTile)
@@ -305,17 +316,23 @@ NB_MODULE(_native, m) {
     });
     m.def("run_products", &run_products, "isa"_a, "pool"_a, "int8"_a, "iterations"_a, "items"_a);
     m.def("read_once", &read_once, "isa"_a, "pool"_a, "data"_a);
+    m.attr("layout_version") = kLayoutVersion;
+    m.attr("interface") = KVIST_INTERFACE;
     m.def("weight", &make_weight, "data"_a, "weight_format"_a, "n"_a, "k"_a, "bias"_a);
     m.def(
-        "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(static_cast<Format>(format), n, k); },
+        "packed_bytes", [](int format, int64_t n, int64_t k) { return packed_bytes(checked(format, n, k), n, k); },
         "weight_format"_a, "n"_a, "k"_a);
     m.def(
         "pack",
         [](int format, Bytes source, int64_t n, int64_t k, Ints source_rows, WritableBytes packed) {
-            const auto f = static_cast<Format>(format);
+            const Format f = checked(format, n, k);
+            if (is_dense(f) || (!packed_bytes(f, n, k) && n > 0))
+                throw std::invalid_argument("this format has no packed rows of such a width");
             if (static_cast<int64_t>(source.size()) < n * source_row_bytes(f, k) ||
                 static_cast<int64_t>(packed.size()) < packed_bytes(f, n, k))
                 throw std::invalid_argument("array is too short for its shape");
+            if (source_rows.size() && static_cast<int64_t>(source_rows.size()) != n)
+                throw std::invalid_argument("as many source rows as outputs are wanted");
             for (std::size_t i = 0; i < source_rows.size(); i++)
                 if (source_rows(i) < 0 || source_rows(i) >= n) throw std::invalid_argument("row out of range");
             nb::gil_scoped_release unlock;

@@ -5,6 +5,9 @@
 
 namespace kvist {
 
+// Raise it with any change of what `pack` writes: packed weights are kept on disk.
+constexpr int kLayoutVersion = 1;
+
 // Bytes of a packed [n, k] matrix (n padded to a tile), or 0 where the format cannot hold this k.
 int64_t packed_bytes(Format format, int64_t n, int64_t k);
 

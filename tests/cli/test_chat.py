@@ -72,12 +72,12 @@ def test_a_stopped_answer_stays_in_the_conversation(
     assert "(stopped)" in capsys.readouterr().out
 
 
-def test_a_refused_turn_is_reported_and_forgotten(
+def test_a_refused_turn_is_reported_forgotten_and_told_to_scripts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conversation = ScriptedConversation([InvalidRequestError("too long")], ["ok"])
     type_lines(monkeypatch, "one", "two")
-    assert talk(conversation, None) == 0
+    assert talk(conversation, None) == 1  # what a script sees
     assert conversation.asked[1] == [user("two")]
     assert capsys.readouterr().err == "kvist: too long\n"
 

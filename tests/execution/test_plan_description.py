@@ -11,7 +11,8 @@ pytest.importorskip("kvist.execution.native._native", reason="the native kernels
 from kvist.config.engine_config import EngineConfig
 from kvist.execution.loading import describe_plan
 from kvist.execution.native.hollow_weights import hollow_weights
-from kvist.execution.native.packed_weights import Matrix, load_packed_weights
+from kvist.execution.native.load_weights import load_packed_weights
+from kvist.execution.native.packed_weights import Matrix
 from kvist.execution.native.plan_description import fold, ops_per_token, weight_bytes
 from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint

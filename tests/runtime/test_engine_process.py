@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,13 +18,13 @@ from tests.runtime.clients import (
     is_at_rest,
     named,
     new_request,
-    running,
     simulated_config,
 )
 
 from kvist.core.errors import EngineUnavailableError
 from kvist.core.request import FinishReason
 from kvist.runtime import supervised_client
+from kvist.runtime.engine_launch import launch_engine
 from kvist.runtime.engine_link import EngineLink
 from kvist.runtime.process_link import ProcessLink
 from kvist.runtime.real_clock import RealClock
@@ -137,7 +135,7 @@ def test_the_engine_process_ends_when_its_parent_dies(how: signal.Signals) -> No
             time.sleep(0.02)
 
 
-def test_a_process_that_never_connects_is_reported() -> None:
+def test_a_process_that_ends_at_once_is_reported() -> None:
     async def scenario() -> None:
         link = ProcessLink((sys.executable, "-c", "import sys; sys.exit(7)"), simulated_config())
         client = SupervisedEngineClient(lambda: link, RealClock())
@@ -149,8 +147,7 @@ def test_a_process_that_never_connects_is_reported() -> None:
 
 GARBAGE_ENGINE = """
 import os, socket, sys, time
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(sys.argv[1])
+connection = socket.socket(fileno=int(sys.argv[1]))
 connection.sendall(bytes.fromhex({payload!r}))
 time.sleep(60)
 """
@@ -175,54 +172,35 @@ def test_an_engine_that_talks_garbage_is_ended(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff\xff", b"\x05\x00\x00\x00hello", b"GET / HTTP/1.1\r\n\r\n"])
-def test_an_engine_process_that_receives_garbage_ends(payload: bytes, tmp_path: Path) -> None:
-    path = str(tmp_path / "engine")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(1)
-        with subprocess.Popen([*COMMAND, path], stderr=subprocess.DEVNULL) as child:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(payload)
-                child.wait(20)
+def test_an_engine_process_that_receives_garbage_ends(payload: bytes) -> None:
+    child = launch_engine(COMMAND)
+    with child.process, child.connection:
+        child.connection.sendall(payload)
+        child.process.wait(20)
 
 
-def test_a_stranger_cannot_take_the_place_of_the_engine(tmp_path: Path) -> None:
-    script = (
-        "import subprocess, sys, time\n"
-        "subprocess.run([sys.executable, '-c', 'import socket, sys, time; s = socket.socket(socket.AF_UNIX);"
-        " s.connect(sys.argv[1]); time.sleep(0.5)', sys.argv[1]])\n"
-        "time.sleep(60)\n"
-    )
+def test_an_engine_process_that_nobody_configures_ends_with_its_parent() -> None:
+    child = launch_engine(COMMAND)
+    child.connection.close()
+    assert child.process.wait(20) == 1
 
+
+def test_a_process_launched_before_is_the_first_engine_and_later_ones_are_new() -> None:
     async def scenario() -> None:
-        link = ProcessLink((sys.executable, "-c", script), simulated_config())
-        client = SupervisedEngineClient(lambda: link, RealClock())
-        with pytest.raises(EngineUnavailableError, match="connected in place of the engine"):
-            await client.start()
+        child = launch_engine(COMMAND)
+        children = [child]
+        client = SupervisedEngineClient(
+            lambda: ProcessLink(COMMAND, simulated_config(), children.pop() if children else None), RealClock()
+        )
+        await client.start()
+        await events_of(client, new_request("a"))
+        assert child.process.poll() is None
+        await client.close(drain_s=0.0)
+        assert child.process.poll() is not None
 
     asyncio.run(scenario())
 
 
-def test_a_folder_too_deep_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 120)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-
-    async def scenario() -> None:
-        with pytest.raises(EngineUnavailableError, match="TMPDIR"):
-            await Links()().start(SupervisedEngineClient(Links(), RealClock()))
-
-    asyncio.run(scenario())
-    assert not list(deep.iterdir())
-
-
-def test_no_socket_is_left_behind() -> None:
-    async def scenario() -> None:
-        async with running("process") as client:
-            await events_of(client, new_request("a"))
-            assert is_at_rest(client.status())
-
-    before = set(Path("/tmp").glob("kvist-*"))
-    asyncio.run(scenario())
-    assert set(Path("/tmp").glob("kvist-*")) <= before
+def test_a_program_that_cannot_be_run_is_reported() -> None:
+    with pytest.raises(EngineUnavailableError, match="cannot be started"):
+        launch_engine(("/no/such/program",))

@@ -1,7 +1,9 @@
-"""Free memory is what the machine has, or what the tightest control group leaves."""
+"""Free memory is what the machine has, or what the tightest limit leaves."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from kvist.runtime.host_memory import free_memory_bytes
@@ -69,3 +71,15 @@ def test_a_container_that_sees_its_group_as_the_root_is_limited(tmp_path: Path) 
 
 def test_this_machine_has_memory() -> None:
     assert free_memory_bytes() > 0
+
+
+def test_a_limit_on_the_address_space_counts() -> None:
+    # In a process of its own, for it must live under the limit.
+    program = (
+        "import resource\n"
+        "from kvist.runtime.host_memory import free_memory_bytes\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB}))\n"
+        "print(free_memory_bytes())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert 0 < int(ended.stdout) < GIB

@@ -27,7 +27,7 @@ from kvist.runtime.messages import (
     WireError,
 )
 from kvist.runtime.transport import MAX_FRAME_BYTES, FrameDecoder, FrameEncoder, FrameError
-from kvist.scheduler.scheduler import SchedulerStatus
+from kvist.scheduler.scheduler_status import SchedulerStatus
 
 LOGPROBS = TokenLogprobs(token_id=4, logprob=-0.5, rank=1, top_token_ids=[4, 5], top_logprobs=[-0.5, -1.5])
 TURN = Turn(

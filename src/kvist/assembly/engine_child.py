@@ -1,4 +1,4 @@
-"""Entry point of engine processes: `python -m kvist.assembly.engine_child SOCKET`. Started by ProcessLink."""
+"""Entry point of engine processes: `python -m kvist.assembly.engine_child DESCRIPTOR`. See runtime/engine_launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvist.runtime.real_clock import RealClock
 
 
 def main() -> int:
-    """Serve the parent whose socket's path is the one argument."""
+    """Serve the parent whose socket's descriptor is the one argument."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr)
     return run_engine_process(sys.argv[1], build_engine, RealClock())
 

@@ -11,7 +11,7 @@ from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
 from kvist.execution.kv_dtype import kv_dtype
 from kvist.execution.native import _native
-from kvist.execution.native.packed_weights import load_packed_weights
+from kvist.execution.native.load_weights import load_packed_weights
 from kvist.execution.native.runner import NativeRunner
 from kvist.execution.native.self_test import trusted_isa
 from kvist.execution.threads import granted_cores

@@ -23,7 +23,7 @@ from kvist.config.load import ENGINE_SECTIONS, environment_api_keys, load_config
 from kvist.core.errors import ConfigError, InvalidRequestError, KvistError
 
 HELP = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer"
-EXIT_INTERRUPTED = 130
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,13 +79,13 @@ class LocalConversation:
 
 
 def talk(conversation: Conversation, system: str | None) -> int:
-    """Read lines and print answers until the user leaves. Returns the exit code."""
+    """Read lines and print answers until the user leaves. Returns the exit code: in a script, 1 if an answer failed."""
     start: list[Message] = [{"role": "system", "content": system}] if system else []
     messages = list(start)
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         print(HELP)
-    warned = False
+    warned = has_failed = False
     while True:
         try:
             line = _read_line(is_terminal)
@@ -97,13 +97,14 @@ def talk(conversation: Conversation, system: str | None) -> int:
             continue
         warned = False
         if line is None or line == "/exit":
-            return 0
+            return EXIT_FAILED if has_failed and not is_terminal else 0
         if line == "/reset":
             messages = list(start)
         elif line.startswith("/"):
             print(HELP)
         elif line:
-            messages = _turn(conversation, messages, line)
+            before, messages = messages, _turn(conversation, messages, line)
+            has_failed |= messages is before
 
 
 def _turn(conversation: Conversation, messages: list[Message], line: str) -> list[Message]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kvist.cli.progress import progress_display
 from kvist.config.model_config import DEFAULT_MODEL, ModelConfig
-from kvist.weights.fetch import resolve_model
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,5 +27,8 @@ def add_config_file_argument(parser: argparse.ArgumentParser) -> None:
 
 def find_model(config: ModelConfig) -> Path:
     """Where the model lies on disk; fetched first, with progress, if it is not there."""
+    # Here, because the arguments alone need no code that reads models.
+    from kvist.weights.fetch import resolve_model
+
     with progress_display() as show:
         return resolve_model(config.model, revision=config.revision, progress=show)

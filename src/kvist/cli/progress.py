@@ -6,9 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from kvist.cli.units import format_bytes
 
 ShowProgress = Callable[[str, int, int | None], None]  # what, bytes done, bytes in all if known
@@ -21,20 +18,11 @@ def progress_display() -> Iterator[ShowProgress]:
     if not sys.stderr.isatty():
         yield _PlainLines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _Bars(bars)
+    # Here, because a server without a terminal should not wait for it.
+    from kvist.cli.progress_bars import progress_bars
 
-
-class _Bars:
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done, total=total)
+    with progress_bars() as show:
+        yield show
 
 
 class _PlainLines:

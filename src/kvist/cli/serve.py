@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
-from kvist.assembly.serve import serve
-from kvist.assembly.start_engine import RunningEngine
+from kvist.assembly.engine_command import ENGINE_COMMAND
 from kvist.cli.model_source import add_model_arguments
 from kvist.cli.start_display import start_display
 from kvist.cli.units import format_bytes
 from kvist.config.arguments import add_config_arguments, to_command_line
+from kvist.config.engine_config import EngineConfig
 from kvist.config.load import SERVE_SECTIONS, engine_config, load_configs
 from kvist.config.server_config import ServerConfig
 from kvist.config.toml_text import to_toml
+from kvist.runtime.engine_launch import EngineChild, launch_engine
+
+if TYPE_CHECKING:
+    from kvist.assembly.start_engine import RunningEngine
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -36,6 +41,18 @@ def run(arguments: argparse.Namespace) -> int:
     server: ServerConfig = configs["server"]
     if server.host not in LOOPBACK and not server.api_key and server.api_key_file is None:
         print(f"kvist: anyone who reaches {server.host} may ask: no --api-key is set", file=sys.stderr)
+    child = launch_engine(ENGINE_COMMAND) if server.engine_client == "process" else None
+    try:
+        return _serve(engine_config(configs), server, child)
+    finally:
+        if child is not None:
+            child.discard()  # whatever kept it from being used, or it has ended
+
+
+def _serve(config: EngineConfig, server: ServerConfig, child: EngineChild | None) -> int:
+    # Here, so that the engine's process loads its code while this one loads the server's.
+    from kvist.assembly.serve import serve
+
     with start_display() as display:
 
         def show_ready(engine: RunningEngine) -> None:
@@ -43,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n".join(_summary(engine)), flush=True)
 
         return serve(
-            engine_config(configs),
+            config,
             server,
+            child=child,
             on_phase=display.show,
             on_ready=show_ready,
             print_line=lambda line: print(line, flush=True),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-from kvist.runtime.messages import StartPhase
+if TYPE_CHECKING:  # a server's process starts its engine before it loads code like this
+    from kvist.runtime.messages import StartPhase
 
 SLOW_PHASE_S = 2.0  # a phase that is over sooner needs no line
 
@@ -30,28 +28,12 @@ class StartDisplay(Protocol):
 
 def start_display() -> StartDisplay:
     """The display that fits standard error."""
-    return _PhaseBar() if sys.stderr.isatty() else _PlainPhases()
+    if not sys.stderr.isatty():
+        return _PlainPhases()
+    # Here, because a server without a terminal should not wait for it.
+    from kvist.cli.progress_bars import PhaseBar
 
-
-class _PhaseBar:
-    def __init__(self) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._progress.start()
-        self._task = self._progress.add_task("start", total=None)
-
-    def show(self, phase: StartPhase) -> None:
-        total = None if phase.fraction is None else 1.0
-        self._progress.update(self._task, description=phase.name, completed=phase.fraction or 0.0, total=total)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    return PhaseBar()
 
 
 class _PlainPhases:

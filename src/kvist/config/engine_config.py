@@ -30,6 +30,10 @@ class ExecutorConfig:
         help="numbers that attention multiplies; int8: exact integer products over --kv-cache-dtype int8, native only",
         choices=("float32", "int8"),
     )
+    weight_cache_bytes: int = option(
+        8 << 30, help="bytes of packed weights kept on disk for later starts; 0: keep none", low=0, unit="bytes"
+    )
+    verify: bool = option(False, help="compare the checksums of kept packed weights, which reads them all")
     logprobs_mode: str = option(
         "raw_logprobs",
         help="log-probabilities before or after penalties, temperature and top-k/p",

@@ -14,7 +14,8 @@ from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
 from kvist.engine.executor import Executor, StepHandle
-from kvist.scheduler.scheduler import Scheduler, SchedulerStatus
+from kvist.scheduler.scheduler import Scheduler
+from kvist.scheduler.scheduler_status import SchedulerStatus
 
 logger = logging.getLogger(__name__)
 

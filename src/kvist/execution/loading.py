@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
 from kvist.execution.choice import choose_executor
@@ -86,15 +87,17 @@ def _native_runner(
     checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
 ) -> Runner:
     # Here, because an environment without the compiled kernels must still be able to import this module.
-    from kvist.execution.native.packed_weights import load_packed_weights
+    from kvist.execution.native.load_weights import load_packed_weights
     from kvist.execution.native.runner import NativeRunner
     from kvist.execution.native.self_test import named_isa
+    from kvist.execution.native.weight_cache import WeightCache
 
     max_num_tokens = config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP
     num_threads = config.executor.num_threads or granted_cores()
+    cache = WeightCache(cache_folder() / "weights", config.executor.weight_cache_bytes, verify=config.executor.verify)
     return NativeRunner(
         model,
-        load_packed_weights(checkpoint, model, progress, num_threads=num_threads),
+        load_packed_weights(checkpoint, model, progress, num_threads=num_threads, cache=cache),
         num_blocks=num_blocks,
         block_size=config.cache.block_size,
         dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),

@@ -1,4 +1,4 @@
-"""The child's side of ProcessLink: connect, build, run the step loop, and end when the parent is gone."""
+"""The child's side of ProcessLink: be configured, build, run the step loop, and end when the parent is gone."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ ToEngine = Configure | Submit | Abort | ResetPrefixCache | Shutdown
 Build = Callable[[EngineConfig, ReportPhase], BuiltEngine]
 
 
-def run_engine_process(socket_path: str, build: Build, clock: Clock) -> int:
-    """Serve the parent that listens at `socket_path`; return the exit code."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def run_engine_process(descriptor: str, build: Build, clock: Clock) -> int:
+    """Serve the parent at the other end of the socket that `descriptor` numbers; return the exit code."""
+    connection = socket.socket(fileno=int(descriptor))
+    connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    connection.connect(socket_path)
     channel = BlockingChannel[ToEngine](connection, ToEngine)
     incoming = channel.receive_all()
     first = next(incoming, None)

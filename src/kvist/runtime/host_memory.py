@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,11 @@ _ROOT = Path("/")
 
 
 def free_memory_bytes(root: Path = _ROOT) -> int:
-    """Bytes that can be used without swapping: the machine's, or what the tightest cgroup above us leaves."""
-    free = [_mem_available_bytes(root)]
+    """Bytes that can be used without swapping: the machine's, or what the tightest limit on us leaves.
+
+    Limits are those of the cgroups above us and that on this process's address space (ulimit -v).
+    """
+    free = [_mem_available_bytes(root), *_free_address_space(root)]
     for folder in _cgroup_folders(root, "memory"):
         for limit_file, usage_file in (
             ("memory.max", "memory.current"),
@@ -24,6 +28,14 @@ def free_memory_bytes(root: Path = _ROOT) -> int:
                 reclaimable = _stat_number(folder / "memory.stat", "inactive_file")
                 free.append(max(0, limit - usage + reclaimable))
     return min(free)
+
+
+def _free_address_space(root: Path) -> Iterator[int]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        lines = _read_lines(root / "proc/self/statm")
+        used_pages = int(lines[0].split()[0]) if lines else 0
+        yield max(0, limit - used_pages * resource.getpagesize())
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from kvist.core.errors import EngineUnavailableError, InvalidRequestError, Kvist
 from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
-from kvist.scheduler.scheduler import SchedulerStatus
+from kvist.scheduler.scheduler_status import SchedulerStatus
 
 _ERROR_TYPES: dict[str, type[KvistError]] = {
     name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, KvistError)

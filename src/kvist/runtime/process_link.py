@@ -1,4 +1,4 @@
-"""An engine in a process of its own, reached through a Unix socket in a private folder.
+"""An engine in a process of its own, reached through a socket pair.
 
 End of file means that the peer is gone, on both sides: the child exits, the parent reports the engine as lost.
 """
@@ -7,36 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
-import socket
-import struct
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import EngineUnavailableError
 from kvist.runtime.engine_client import EngineInfo
+from kvist.runtime.engine_launch import EngineChild, launch_engine
 from kvist.runtime.engine_link import LinkEvents
 from kvist.runtime.messages import Command, Configure, EngineMessage, Ready, StartFailed, StartPhase, Turn
 from kvist.runtime.transport import FrameDecoder, FrameEncoder, FrameError
 
 log = logging.getLogger(__name__)
 
-CONNECT_DEADLINE_S = 120.0  # for a child to load its code, on a slow disk
 EXIT_GRACE_S = 5.0  # between asking a child to end and killing it
 
 
 class ProcessLink:
-    """See EngineLink. `command` is run with the socket's path as its last argument."""
+    """See EngineLink. `command` is as for `launch_engine`; it has been run already if `child` is given."""
 
-    def __init__(self, command: Sequence[str], config: EngineConfig) -> None:
+    def __init__(self, command: Sequence[str], config: EngineConfig, child: EngineChild | None = None) -> None:
         self._command = command
         self._config = config
+        self._child = child
         self._encoder = FrameEncoder()
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
@@ -56,17 +51,9 @@ class ProcessLink:
         self._events = events
         self._exited = loop.create_future()
         self._ready = loop.create_future()
-        folder = Path(tempfile.mkdtemp(prefix="kvist-"))  # mode 0700
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                _bind(listener, folder / "engine")
-                listener.listen(1)
-                listener.settimeout(0.0)
-                self._launch(str(folder / "engine"), loop)
-                connection = await self._accept(listener, loop)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._transport, _ = await loop.create_unix_connection(lambda: _LinkProtocol(self), sock=connection)
+        child = self._child or launch_engine(self._command)
+        self._watch(child.process, loop)
+        self._transport, _ = await loop.create_unix_connection(lambda: _LinkProtocol(self), sock=child.connection)
         self._write(Configure(self._config))
         return await self._ready
 
@@ -89,9 +76,7 @@ class ProcessLink:
         if self._transport is not None:
             self._transport.close()
 
-    def _launch(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        # A session of its own: Ctrl-C in the terminal reaches only the parent, which drains first.
-        process = subprocess.Popen([*self._command, path], stdin=subprocess.DEVNULL, start_new_session=True)
+    def _watch(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._process = process
 
         def watch() -> None:
@@ -102,26 +87,6 @@ class ProcessLink:
                 log.debug("engine process ended after its client pid=%d code=%d", process.pid, code)
 
         threading.Thread(target=watch, name="kvist-engine-watch", daemon=True).start()
-
-    async def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        """Wait for our child to connect. Raises EngineUnavailableError if it ends first."""
-        accepting = asyncio.ensure_future(loop.sock_accept(listener))
-        try:
-            exited: asyncio.Future[Any] = self._exited  # Any: `wait` takes futures of one type
-            await asyncio.wait([accepting, exited], timeout=CONNECT_DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
-            if exited.done():
-                raise EngineUnavailableError(f"{_describe_exit(self._exited.result())} while starting")
-            if not accepting.done():
-                raise EngineUnavailableError(f"the engine process did not connect within {CONNECT_DEADLINE_S:.0f} s")
-            connection, _ = accepting.result()
-        finally:
-            accepting.cancel()
-        peer_pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if self._process is None or peer_pid != self._process.pid:
-            connection.close()
-            raise EngineUnavailableError(f"process {peer_pid} connected in place of the engine")
-        connection.settimeout(0.0)
-        return connection
 
     def _write(self, message: Command | Configure) -> None:
         transport = self._transport
@@ -189,16 +154,6 @@ class _LinkProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.disconnected(self._reason)
-
-
-def _bind(listener: socket.socket, path: Path) -> None:
-    try:
-        listener.bind(str(path))
-    except OSError as error:  # Unix sockets take paths of about 100 bytes
-        raise EngineUnavailableError(
-            f"no socket for the engine process can be made at {path}: {error}. Set TMPDIR to another folder, with a "
-            "short path, or use --engine-client thread"
-        ) from error
 
 
 def _describe_exit(code: int) -> str:

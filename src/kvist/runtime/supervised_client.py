@@ -17,7 +17,7 @@ from kvist.runtime.engine_client import EngineInfo, EngineStatus
 from kvist.runtime.engine_link import EngineLink, LinkFactory
 from kvist.runtime.event_streams import EventStreams
 from kvist.runtime.messages import Abort, ResetPrefixCache, Shutdown, StartPhase, Submit, Turn
-from kvist.scheduler.scheduler import SchedulerStatus
+from kvist.scheduler.scheduler_status import SchedulerStatus
 
 log = logging.getLogger(__name__)
 

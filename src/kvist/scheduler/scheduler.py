@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import heapq
 
-import msgspec
-
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.errors import InvalidRequestError
 from kvist.core.request import FinishReason, NewRequest, RequestId, RequestState
@@ -32,20 +30,10 @@ from kvist.scheduler.policies.registry import POLICY_FUNCTIONS
 from kvist.scheduler.preemption import GrowthReserve
 from kvist.scheduler.queue_orders import arrival_rank, make_queue, priority_rank
 from kvist.scheduler.scheduler_state import SchedulerState
+from kvist.scheduler.scheduler_status import SchedulerStatus
 from kvist.scheduler.step_outcome import StepOutcome, apply_result
 from kvist.scheduler.step_planner import StepPlanner
 from kvist.scheduler.tracked_request import TrackedRequest, track
-
-
-class SchedulerStatus(msgspec.Struct, frozen=True, gc=False):
-    """Numbers for health and metrics, at one moment."""
-
-    num_running: int
-    num_waiting: int
-    num_waiting_tokens: int
-    num_free_blocks: int
-    num_evictable_blocks: int
-    num_total_blocks: int
 
 
 class Scheduler:

@@ -14,8 +14,8 @@ from kvist.metrics.prometheus_text import CONTENT_TYPE
 from kvist.server.backend import Backend, ServerState
 from kvist.server.error_responses import error_response
 
-# A step of a large model on a small machine takes seconds; a loop silent for this long is stuck.
-MAX_HEARTBEAT_AGE_S = 120.0
+# A step aims at a tenth of a second and takes seconds at worst; a loop silent for this long is stuck.
+MAX_HEARTBEAT_AGE_S = 60.0
 
 _BUILT_IN = SamplingParams()
 BUILT_IN_SAMPLING: dict[str, float | int] = {

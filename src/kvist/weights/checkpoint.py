@@ -23,7 +23,7 @@ class Checkpoint:
     """An opened checkpoint. Tensor bytes are read from the mapped files when they are used.
 
     metadata: a GGUF file's key-values, or the parsed config.json. identity changes whenever a file does; it
-    names files, sizes and times, not contents.
+    names files, sizes and times, not contents. file_stamps: size and time of change (ns) of each file.
     """
 
     path: Path
@@ -31,6 +31,7 @@ class Checkpoint:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     identity: str
+    file_stamps: tuple[tuple[int, int], ...] = ()
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
@@ -88,11 +89,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
             )
         tensors = read_safetensors_folder(path)
         files = [path / "config.json", *sorted(path.glob("*.safetensors"))]
-        return Checkpoint(path=path, kind="hf", metadata=config, tensors=tensors, identity=_identity(files))
+        return Checkpoint(path=path, kind="hf", metadata=config, tensors=tensors, **_file_facts(files))
     if not path.is_file():
         raise CheckpointError(f"{'not a regular file' if path.exists() else 'no such file or folder'}: {path}")
     metadata, tensors = read_gguf(path)
-    return Checkpoint(path=path, kind="gguf", metadata=metadata, tensors=tensors, identity=_identity(split_files(path)))
+    return Checkpoint(path=path, kind="gguf", metadata=metadata, tensors=tensors, **_file_facts(split_files(path)))
 
 
 def _only_gguf_in(folder: Path) -> Path:
@@ -104,9 +105,10 @@ def _only_gguf_in(folder: Path) -> Path:
     raise CheckpointError(f"{folder} holds neither a config.json nor a .gguf file")
 
 
-def _identity(files: list[Path]) -> str:
-    digest = hashlib.sha256()
+def _file_facts(files: list[Path]) -> dict[str, Any]:  # Any: keyword arguments of Checkpoint
+    digest, stamps = hashlib.sha256(), []
     for file in files:
         status = file.stat()
+        stamps.append((status.st_size, status.st_mtime_ns))
         digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
+    return {"identity": digest.hexdigest(), "file_stamps": tuple(stamps)}

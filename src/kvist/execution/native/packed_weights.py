@@ -1,25 +1,17 @@
-"""Repacks a checkpoint's weights into the native kernels' layouts: the same integers and scales in another order."""
+"""Repacks a checkpoint's tensors into the native kernels' layouts: the same integers and scales in another order."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvist.core.model_spec import ModelSpec
 from kvist.execution.native import _native
-from kvist.models.registry import Model
-from kvist.models.weight_sources import ModelWeights, WeightSource
-from kvist.weights.checkpoint import Checkpoint
+from kvist.models.weight_sources import ModelWeights
 from kvist.weights.tensor import Tensor
 
 TILE = 16
-DROP_EVERY_BYTES = 32 << 20  # of the files' pages kept beside the packed weights while loading
 QUANTIZED_FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")
 DENSE_FORMATS = ("F32", "F16", "BF16")
 FORMATS = {name: number for number, name in enumerate((*QUANTIZED_FORMATS, *DENSE_FORMATS))}  # as in csrc/packed.h
@@ -53,46 +45,77 @@ class Matrix:
         return _native.weight(self.values, FORMATS[self.format], self.num_outputs, self.width, padded)
 
 
-Progress = Callable[[int, int], None]  # stored bytes done, stored bytes in all
-
 # Experts are one matrix each; vectors (norms, biases, divisors) are plain float32.
 Weight = Matrix | tuple[Matrix, ...] | NDArray[np.float32]
 
 
-def load_packed_weights(
-    checkpoint: Checkpoint, model: Model, progress: Progress | None = None, *, num_threads: int = 1
-) -> ModelWeights[Weight]:
-    """Pack all weights of `model`; `progress` is called with stored bytes done and in all."""
-    sizes = [sum(len(checkpoint.tensor(name).data) for name in source.tensors) for source in model.sources]
-    shared: dict[str, Weight] = {}
-    layers: list[dict[str, Weight]] = [{} for _ in range(model.spec.num_layers)]
-    done = dropped = 0
-    with ThreadPoolExecutor(num_threads, "packing") as threads:  # packing releases the interpreter lock
-        weights = threads.map(lambda source: _load(checkpoint, source, model.spec), model.sources)
-        for source, size, weight in zip(model.sources, sizes, weights, strict=True):
-            home = shared if source.layer is None else layers[source.layer]
-            home[source.name] = weight
-            done += size
-            if done - dropped >= DROP_EVERY_BYTES or done == sum(sizes):
-                dropped = done
-                _drop_read_pages(checkpoint)
-            if progress is not None:
-                progress(done, sum(sizes))
-    return ModelWeights(shared, layers)
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How one 2-D tensor is to be laid out. order: source row of each output; None: as they stand."""
+
+    tensor: Tensor
+    order: NDArray[np.int32] | None
+    format: str
+    width: int
+    num_bytes: int
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.format in QUANTIZED_FORMATS
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether the file's own bytes serve, without a copy."""
+        return self.format == self.tensor.format.name and self.format in DENSE_FORMATS and self.order is None
+
+    def matrix(self, values: NDArray[np.uint8]) -> Matrix:
+        return Matrix(self.format, self.tensor.shape[0], self.width, values)
+
+    def write(self, packed: NDArray[np.uint8]) -> None:
+        """Fill `packed`, which has `num_bytes` bytes."""
+        num_outputs, width = self.tensor.shape
+        if self.format in QUANTIZED_FORMATS:
+            order = NO_INTS if self.order is None else self.order
+            _native.pack(FORMATS[self.format], self.tensor.data, num_outputs, width, order, packed)
+            return
+        rows = packed.reshape(num_outputs, -1)
+        if self.format == self.tensor.format.name:
+            stored = self.tensor.data.reshape(num_outputs, -1)
+            rows[:] = stored if self.order is None else stored[self.order]
+        else:
+            floats = self.tensor.dequantize()
+            rows.view(np.float32)[:, :width] = floats if self.order is None else floats[self.order]
+            rows.view(np.float32)[:, width:] = 0.0
 
 
-def _drop_read_pages(checkpoint: Checkpoint) -> None:
-    """Let go of the mapped files' pages: what is packed is not read again, and dense weights are read in anew."""
-    files: dict[int, mmap.mmap] = {}
-    for tensor in checkpoint.tensors.values():
-        owner: Any = tensor.data  # Any: what a chain of views ends in
-        while isinstance(owner, np.ndarray):
-            owner = owner.base
-        owner = owner.obj if isinstance(owner, memoryview) else owner
-        if isinstance(owner, mmap.mmap):
-            files[id(owner)] = owner
-    for file in files.values():
-        file.madvise(mmap.MADV_DONTNEED)
+def packing_of(tensor: Tensor, order: NDArray[np.int32] | None) -> Packing:
+    """Choose the layout of a 2-D tensor. What is in a format or of a width that the kernels lack is widened."""
+    num_outputs, width = tensor.shape
+    kind = tensor.format.name
+    if kind in QUANTIZED_FORMATS:
+        num_bytes = _native.packed_bytes(FORMATS[kind], num_outputs, width)
+        if num_bytes:
+            return Packing(tensor, order, kind, width, num_bytes)
+    if kind in DENSE_FORMATS and width % TILE == 0:
+        return Packing(tensor, order, kind, width, len(tensor.data))
+    return widened(tensor, order)
+
+
+def widened(tensor: Tensor, order: NDArray[np.int32] | None) -> Packing:
+    """The layout that takes every 2-D tensor: float32, rows padded to a tile."""
+    num_outputs, width = tensor.shape
+    padded = -(-width // TILE) * TILE
+    return Packing(tensor, order, "F32", padded, num_outputs * padded * 4)
+
+
+def pack_matrix(tensor: Tensor, order: NDArray[np.int32] | None) -> Matrix:
+    """Pack one tensor into memory of its own, or leave it where it is if its bytes serve as they are."""
+    packing = packing_of(tensor, order)
+    if packing.is_as_stored:
+        return packing.matrix(tensor.data)
+    packed = np.empty(packing.num_bytes, np.uint8)
+    packing.write(packed)
+    return packing.matrix(packed)
 
 
 def num_bytes(weights: ModelWeights[Weight]) -> int:
@@ -103,63 +126,3 @@ def num_bytes(weights: ModelWeights[Weight]) -> int:
             parts = weight if isinstance(weight, tuple) else (weight,)
             total += sum(part.values.nbytes if isinstance(part, Matrix) else part.nbytes for part in parts)
     return total
-
-
-def _load(checkpoint: Checkpoint, source: WeightSource, spec: ModelSpec) -> Weight:
-    order = _row_order(source, spec)
-    if len(source.shape) == 1:
-        vector = checkpoint.tensor(source.tensors[0]).dequantize().astype(np.float32)
-        vector = vector + np.float32(1) if source.plus_one else vector
-        return vector if order is None else vector[order]
-    if len(source.shape) == 3:
-        slices = [part for name in source.tensors for part in experts_of(checkpoint.tensor(name))]
-        return tuple(pack_matrix(part, None) for part in slices)
-    return pack_matrix(checkpoint.tensor(source.tensors[0]), order)
-
-
-def experts_of(tensor: Tensor) -> list[Tensor]:
-    """A stacked tensor's experts, each a view; a matrix is one expert."""
-    if len(tensor.shape) == 2:
-        return [tensor]
-    pieces = tensor.data.reshape(tensor.shape[0], -1)
-    return [replace(tensor, shape=tensor.shape[1:], data=piece) for piece in pieces]
-
-
-def _row_order(source: WeightSource, spec: ModelSpec) -> NDArray[np.int32] | None:
-    """Rows of q and k that turn interleaved rotary pairs (2i, 2i+1) into halves (i, i + head_dim/2)."""
-    if not spec.rope_interleaved or source.name not in ("q", "k", "q_bias", "k_bias"):
-        return None
-    head = np.concatenate([np.arange(0, spec.head_dim, 2), np.arange(1, spec.head_dim, 2)])
-    starts = np.arange(0, source.shape[0], spec.head_dim)
-    order: NDArray[np.int32] = (starts[:, None] + head).reshape(-1).astype(np.int32)
-    return order
-
-
-def layout_of(tensor: Tensor) -> tuple[str, int, int]:
-    """Format, width and bytes of the tensor as a Matrix. What the kernels lack is widened to float32."""
-    num_outputs, width = tensor.shape
-    kind = tensor.format.name
-    if kind in QUANTIZED_FORMATS and (size := _native.packed_bytes(FORMATS[kind], num_outputs, width)):
-        return kind, width, size
-    if kind in DENSE_FORMATS and width % TILE == 0:
-        return kind, width, len(tensor.data)
-    padded = width + -width % TILE
-    return "F32", padded, 4 * num_outputs * padded
-
-
-def pack_matrix(tensor: Tensor, order: NDArray[np.int32] | None) -> Matrix:
-    """Pack one tensor, its rows in `order`."""
-    num_outputs, width = tensor.shape
-    kind, packed_width, size = layout_of(tensor)
-    if kind in QUANTIZED_FORMATS:
-        packed = np.empty(size, np.uint8)
-        _native.pack(FORMATS[kind], tensor.data, num_outputs, width, NO_INTS if order is None else order, packed)
-        return Matrix(kind, num_outputs, width, packed)
-    if kind == tensor.format.name and packed_width == width:
-        return Matrix(kind, num_outputs, width, _flat(tensor.data.reshape(num_outputs, -1), order))
-    floats = np.pad(tensor.dequantize(), ((0, 0), (0, packed_width - width)))
-    return Matrix(kind, num_outputs, packed_width, _flat(np.ascontiguousarray(floats).view(np.uint8), order))
-
-
-def _flat(rows: NDArray[np.uint8], order: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(rows if order is None else rows[order]).reshape(-1)

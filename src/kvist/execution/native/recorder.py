@@ -16,7 +16,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvist.core.errors import UnsupportedModelError
 from kvist.core.model_spec import LayerSpec, ModelSpec
 from kvist.execution.kv_dtype import KVDtype
 from kvist.execution.native import _native
@@ -217,10 +216,7 @@ class PlanRecorder:
     ) -> Node:
         gates, ups, downs = _experts(gate), _experts(up), _experts(down)
         for experts in ((*gates, *ups), downs):
-            if len({expert.is_quantized for expert in experts}) > 1:
-                raise UnsupportedModelError(
-                    "experts of one layer are quantized in part; --executor reference computes them"
-                )
+            assert len({expert.is_quantized for expert in experts}) == 1, "experts of one input are loaded in one form"
         plan = self._body
         scores = self._as_rows(plan, Product(x, _matrix(router), None), "router")
         is_quantized = gates[0].is_quantized
