@@ -22,6 +22,8 @@ case "$*" in
 esac
 """
 
+INTERFACE = "src/kvist/execution/native/_native.pyi"
+
 
 class Checkout:
     """A folder with the scripts, and a stub python3.11 first on the path."""
@@ -33,6 +35,8 @@ class Checkout:
             shutil.copy(ROOT / name, folder)
         (folder / "csrc").mkdir()
         (folder / "csrc" / "kernel.cpp").write_text("int one() { return 1; }")
+        (folder / INTERFACE).parent.mkdir(parents=True)
+        (folder / INTERFACE).write_text("def one() -> int: ...\n")
         (folder / "stub").mkdir()
         self.write_stub()
 
@@ -129,7 +133,7 @@ def test_a_broken_environment_is_rebuilt(checkout: Checkout) -> None:
     assert checkout.count("-m venv .venv") == 2
 
 
-@pytest.mark.parametrize("changed", ["constraints.txt", "csrc/kernel.cpp"])
+@pytest.mark.parametrize("changed", ["constraints.txt", "csrc/kernel.cpp", INTERFACE])
 def test_changed_pins_and_kernels_are_installed_into_the_same_environment(checkout: Checkout, changed: str) -> None:
     checkout.run()
     with (checkout.folder / changed).open("a") as file:
