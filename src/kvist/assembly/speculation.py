@@ -9,8 +9,6 @@ from kvist.config.speculation_config import SpeculationConfig
 from kvist.scheduler.drafting import Speculator
 from kvist.speculation.adaptive_speculator import AdaptiveSpeculator
 from kvist.speculation.proposers import ModelProposer, NgramProposer, Proposer
-from kvist.tokenization.loading import load_tokenizer
-from kvist.tokenization.vocabulary_match import check_same_vocabulary
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 
 
@@ -37,6 +35,10 @@ def open_draft_checkpoint(
     """
     if config.speculative_model is None:
         return None
+    # Here, because an engine without a draft model needs no tokenizer, whose code takes long to load.
+    from kvist.tokenization.loading import load_tokenizer
+    from kvist.tokenization.vocabulary_match import check_same_vocabulary
+
     draft = open_checkpoint(Path(config.speculative_model))
     folder = cache_folder()
     draft_tokenizer = load_tokenizer(draft, cache_folder=folder)
