@@ -23,6 +23,7 @@ inline void dot_rows(const Weights& w, const int8_t* x, int64_t stride, Dots* ou
     constexpr int kPerWiden = std::min(kSteps, 32767 / (2 * kMax * 127));
     static_assert(kPerWiden >= 1 && kPerWiden * 2 * kMax * 127 <= 32767, "16-bit sums would overflow");
     const __m256i ones = _mm256_set1_epi16(1);
+    for (int r = 0; r < kRows; r++) out[r] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (int begin = 0; begin < kSteps; begin += kPerWiden) {
         __m256i lo[kRows], hi[kRows];
         for (int r = 0; r < kRows; r++) lo[r] = hi[r] = _mm256_setzero_si256();
@@ -35,9 +36,8 @@ inline void dot_rows(const Weights& w, const int8_t* x, int64_t stride, Dots* ou
                 hi[r] = _mm256_add_epi16(hi[r], _mm256_maddubs_epi16(w.step[s][1], v));
             }
         for (int r = 0; r < kRows; r++) {
-            const __m256i a = _mm256_madd_epi16(lo[r], ones), b = _mm256_madd_epi16(hi[r], ones);
-            out[r].lo = begin == 0 ? a : _mm256_add_epi32(out[r].lo, a);
-            out[r].hi = begin == 0 ? b : _mm256_add_epi32(out[r].hi, b);
+            out[r].lo = _mm256_add_epi32(out[r].lo, _mm256_madd_epi16(lo[r], ones));
+            out[r].hi = _mm256_add_epi32(out[r].hi, _mm256_madd_epi16(hi[r], ones));
         }
     }
 }
