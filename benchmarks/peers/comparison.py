@@ -21,7 +21,7 @@ from kvist.workload.text_source import TextSource
 WARM_UP = Work(
     name="warm_up", num_prompt_tokens=64, num_output_tokens=8, unit="s", figure=lambda work, seconds: seconds
 )
-MEMORY_WORK = "fixed_32"  # done first, so that no other work's memory is in its peak
+MEMORY_WORK = "fixed_32"  # done first, so that no other work's memory is in its peak, taken after the first repeat
 REST_S = 0.5  # for threads that spin a while after their work
 
 
@@ -36,20 +36,21 @@ class Comparison:
         self._settings = settings
         self._source = source
 
-    def repeat_works(self, works: Sequence[Work], repeat: int) -> None:
-        """Load all engines afresh and warm them up; then give each work to all in turn, to another first each time."""
+    def measure_works(self, works: Sequence[Work], num_repeats: int) -> None:
+        """Load all engines and warm them up; then give each work to all in turn, to another first each time."""
         with ExitStack() as loaded:
             engines: dict[str, Engine] = {}
-            for peer in self._working(repeat):
+            for peer in self._working(0):
                 with self._failing(peer):
                     engine = engines[peer.name] = peer.open(self._settings)
                     loaded.callback(engine.close)
                     self.versions[peer.name] = engine.version
-                    engine.run(WARM_UP, self._source, repeat)
-            for work in sorted(works, key=lambda work: work.name != MEMORY_WORK):
-                for peer in self._working(repeat):
-                    with self._failing(peer):
-                        self._work(peer, engines[peer.name], work, repeat)
+                    engine.run(WARM_UP, self._source, 0)
+            for repeat in range(num_repeats):
+                for work in sorted(works, key=lambda work: work.name != MEMORY_WORK):
+                    for peer in self._working(repeat):
+                        with self._failing(peer):
+                            self._work(peer, engines[peer.name], work, repeat)
 
     def repeat_start(self, repeat: int) -> None:
         """Time each server from its start to the first streamed byte."""
@@ -93,7 +94,7 @@ class Comparison:
     def _work(self, peer: Peer, engine: Engine, work: Work, repeat: int) -> None:
         time.sleep(REST_S)
         self._add(peer, work.name, work.figure(work, engine.run(work, self._source, repeat)))
-        if work.name == MEMORY_WORK:
+        if work.name == MEMORY_WORK and repeat == 0:
             self._add(peer, "peak_mib", engine.peak_bytes() / 2**20)
 
     def _add(self, peer: Peer, what: str, value: float) -> None:

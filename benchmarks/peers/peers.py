@@ -48,14 +48,14 @@ class ServerCommand:
 class Peer:
     """open: converts the model if need be and loads the engine. server: of those that have one.
 
-    has_avx2: it can be kept to AVX2.
+    isas: instruction sets that it is compared on: those that it can be kept to, and where this is its best format.
     """
 
     engine: str
     weights: str
     open: Callable[[Settings], Engine]
     server: Callable[[Settings], ServerCommand] | None = None
-    has_avx2: bool = True
+    isas: tuple[str, ...] = ("auto", "avx2")
 
     @property
     def name(self) -> str:
@@ -117,10 +117,10 @@ def _openvino(weights: str, gguf_weights: str) -> Peer:
         return _worker(settings, "openvino", weights, [str(folder), str(settings.num_threads)])
 
     # Its wheels cap only the library below it, not its own kernels, and then fail to compile the model.
-    return Peer(engine="OpenVINO GenAI", weights=weights, open=load, has_avx2=False)
+    return Peer(engine="OpenVINO GenAI", weights=weights, open=load, isas=("auto",))
 
 
-def _vllm(weights: str) -> Peer:
+def _vllm(weights: str, isa: str) -> Peer:
     def load(settings: Settings) -> Engine:
         folder = convert.huggingface_model(settings.model)
         return _worker(settings, "vllm", weights, [str(folder), weights, str(settings.num_threads)])
@@ -133,7 +133,7 @@ def _vllm(weights: str) -> Peer:
             words=lambda port: [*command, "--max-model-len", "4096", "--port", str(port)], environment=environment
         )
 
-    return Peer(engine="vLLM", weights=weights, open=load, server=server)
+    return Peer(engine="vLLM", weights=weights, open=load, server=server, isas=(isa,))
 
 
 def _ctranslate2(weights: str) -> Peer:
@@ -144,12 +144,12 @@ def _ctranslate2(weights: str) -> Peer:
     return Peer(engine="CTranslate2", weights=weights, open=load)
 
 
-def _transformers(weights: str) -> Peer:
+def _transformers(weights: str, isa: str) -> Peer:
     def load(settings: Settings) -> Engine:
         folder = convert.huggingface_model(settings.model)
         return _worker(settings, "transformers", weights, [str(folder), weights, str(settings.num_threads)])
 
-    return Peer(engine="transformers", weights=weights, open=load)
+    return Peer(engine="transformers", weights=weights, open=load, isas=(isa,))
 
 
 KVIST = _kvist()
@@ -158,9 +158,10 @@ PEERS: Sequence[Peer] = (
     *(_llama_cpp(weights) for weights in ("Q4_0", convert.AS_STORED, "Q8_0")),
     _openvino("int4", convert.AS_STORED),
     _openvino("int8", "Q8_0"),
-    _vllm("bfloat16"),
-    _vllm("float32"),
+    # bfloat16 is their fastest where the processor multiplies it, and slower than float32 on AVX2.
+    _vllm("bfloat16", "auto"),
+    _vllm("float32", "avx2"),
     _ctranslate2("int8"),
-    _transformers("bfloat16"),
-    _transformers("float32"),
+    _transformers("bfloat16", "auto"),
+    _transformers("float32", "avx2"),
 )

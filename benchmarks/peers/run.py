@@ -40,9 +40,9 @@ def main() -> None:
     comparison = Comparison(_chosen(arguments.only, arguments.isa), settings, source)
     works = [work for work in WORKS if work.name in arguments.works]
     capacity = comparison.online_capacity_per_s(ONLINE_BASELINE) if "online" in arguments.works else None
+    if works:
+        comparison.measure_works(works, arguments.repeats)
     for repeat in range(arguments.repeats):
-        if works:
-            comparison.repeat_works(works, repeat)
         if "start" in arguments.works:
             comparison.repeat_start(repeat)
         if capacity is not None:
@@ -67,9 +67,9 @@ def _results(comparison: Comparison, settings: Settings, capacity_per_s: float |
 
 
 def _chosen(only: list[str] | None, isa: str) -> list[Peer]:
-    """kvist, and the peers whose names begin with one of `only`, of those that can be kept to the instruction set."""
+    """kvist, and the peers whose names begin with one of `only`, of those that are compared on the instruction set."""
     chosen = [peer for peer in PEERS if only is None or peer.name.startswith(tuple(only))]
-    able = [peer for peer in chosen if isa == "auto" or peer.has_avx2]
+    able = [peer for peer in chosen if isa in peer.isas]
     return able if KVIST in able else [KVIST, *able]
 
 

@@ -15,6 +15,7 @@ def load() -> tuple[str, Generate]:
     folder, dtype, num_threads = sys.argv[1:]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, so that its peak memory is seen
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(CACHE_GB)
+    os.environ["OMP_NUM_THREADS"] = num_threads  # it would take one
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{int(num_threads) - 1}"
     import vllm  # after the environment that it reads
 
