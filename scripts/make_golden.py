@@ -261,6 +261,25 @@ def make_real(path: Path) -> None:
     write_golden("smollm2-135m-instruct", content)
 
 
+@torch.no_grad()
+def make_texts(path: Path) -> None:
+    """Teacher-forced statistics of the public-domain texts: what each position expects, and how sure it is."""
+    model, tokenizer = load_reference(path), real_tokenizer(path)
+    texts = json.loads((GOLDEN / "public_domain.json").read_text())
+    cases = []
+    for name, text in texts.items():
+        ids = tokenizer.encode(text["text"], add_special_tokens=False).ids
+        table = model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        best = table.topk(2)
+        case = {"name": name, "prompt_token_ids": ids}
+        case["prompt_logprobs"] = rounded([float(table[i, token]) for i, token in enumerate(ids[1:])])
+        case["top_token_ids"] = best.indices[:, 0].tolist()
+        case["margins"] = rounded((best.values[:, 0] - best.values[:, 1]).tolist())
+        cases.append(case)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    write_golden("smollm2-135m-instruct-texts", {"versions": versions(), "weights_sha256": digest, "cases": cases})
+
+
 def weights_digest(path: Path) -> str:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -288,6 +307,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.gguf:
         make_real(arguments.gguf)
+        make_texts(arguments.gguf)
     for like in TINY_MODELS:
         for weight_format in TINY_FORMATS:
             make_random(like, weight_format, None, TINY_PROMPT_LENGTHS, NUM_NEW_TOKENS)
