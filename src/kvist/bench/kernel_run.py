@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvist.bench.ceilings import Ceilings, measure_ceilings
-from kvist.bench.kernels import MAX_FILL_TOKENS, Case, KernelTime, fill_kv, time_attention, time_linears
+from kvist.bench.kernels import MAX_FILL_TOKENS, Case, KernelTime, Setting, fill_kv, time_attention, time_linears
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
 from kvist.execution.kv_dtype import kv_dtype
@@ -33,13 +33,13 @@ class TimedKernels:
     left_out: tuple[Case, ...]
 
 
-def choose_isas(asked: str | None) -> list[str]:
-    """The kernels that `asked` names: a comma-separated list, "all", or None for those that an engine would use.
+def choose_isas(asked: str) -> list[str]:
+    """The kernels that `asked` names: a comma-separated list, "all", or "auto" for those that an engine would use.
 
     Raises ConfigError for names that this processor or build lacks.
     """
     there = _native.isas()
-    if asked is None:
+    if asked == "auto":
         return [trusted_isa()]
     names = there if asked == "all" else asked.split(",")
     for name in names:
@@ -81,9 +81,15 @@ def time_kernels(
             isa=isa,
         )
         ceilings = measure_ceilings(isa, _native.ThreadPool(num_threads), resident_bytes=runner.weight_bytes)
+        setting = Setting(
+            spec=model.spec,
+            ceilings=ceilings,
+            kv_vector_bytes=dtype.vector_bytes(head_dim),
+            has_integer_attention=config.executor.attention_dtype == "int8",
+        )
         fill_kv(runner, num_kv_tokens)
-        kernels = [kernel for count in rows for kernel in time_linears(runner, model.spec, ceilings, count)]
-        kernels += [kernel for case in attention for kernel in time_attention(runner, model.spec, ceilings, case)]
+        kernels = [kernel for count in rows for kernel in time_linears(runner, setting, count)]
+        kernels += [kernel for case in attention for kernel in time_attention(runner, setting, case)]
         runner.close()
         yield TimedKernels(
             num_threads=num_threads,

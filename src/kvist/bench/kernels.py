@@ -41,6 +41,16 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What times are compared by. kv_vector_bytes: of one token's K (or V) of one head."""
+
+    spec: ModelSpec
+    ceilings: Ceilings
+    kv_vector_bytes: int
+    has_integer_attention: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
     """One kind of operation in one case, its mean over the plan at the best repeat.
 
@@ -67,15 +77,15 @@ class KernelTime:
         return self.num_bytes / self.time_s / 1e9
 
 
-def time_linears(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, num_rows: int) -> list[KernelTime]:
+def time_linears(runner: NativeRunner, setting: Setting, num_rows: int) -> list[KernelTime]:
     """All operations but attention, on `num_rows` rows that each begin a request."""
     case = Case(num_requests=num_rows, num_tokens=1, context=1)
-    return [kernel for kernel in _time(runner, spec, ceilings, case) if not is_attention(kernel.operation)]
+    return [kernel for kernel in _time(runner, setting, case) if not is_attention(kernel.operation)]
 
 
-def time_attention(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, case: Case) -> list[KernelTime]:
+def time_attention(runner: NativeRunner, setting: Setting, case: Case) -> list[KernelTime]:
     """Attention, over KV that stands in blocks of its own for each request."""
-    return [kernel for kernel in _time(runner, spec, ceilings, case) if is_attention(kernel.operation)]
+    return [kernel for kernel in _time(runner, setting, case) if is_attention(kernel.operation)]
 
 
 def is_attention(operation: PlannedOperation) -> bool:
@@ -91,7 +101,7 @@ def fill_kv(runner: NativeRunner, num_tokens: int) -> None:
     runner.move([BlockMove(BlockMoveKind.COPY, b % sources, b, size) for b in range(sources, num_blocks)])
 
 
-def _time(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, case: Case) -> list[KernelTime]:
+def _time(runner: NativeRunner, setting: Setting, case: Case) -> list[KernelTime]:
     batch = _batch(runner, case)
     description = runner.describe()
     operations = [*description.body, *description.head]
@@ -102,8 +112,7 @@ def _time(runner: NativeRunner, spec: ModelSpec, ceilings: Ceilings, case: Case)
     best = {key: float(repeats[:, which].mean(axis=1).min()) for key, which in members.items()}
     whole = sum(best[key] * len(which) for key, which in members.items())
     return [
-        _kernel_time(key, len(which), case, spec, ceilings, time_s=best[key], step_s=whole)
-        for key, which in members.items()
+        _kernel_time(key, len(which), case, setting, time_s=best[key], step_s=whole) for key, which in members.items()
     ]
 
 
@@ -136,21 +145,20 @@ def _kernel_time(
     operation: PlannedOperation,
     count: int,
     case: Case,
-    spec: ModelSpec,
-    ceilings: Ceilings,
+    setting: Setting,
     *,
     time_s: float,
     step_s: float,
 ) -> KernelTime:
     ops, num_bytes, limit, ceiling_s = 0, 0, None, 0.0
     if operation.name == "attention":
-        ops, num_bytes = _attention_work(case, spec)
-        limit, ceiling_s = _roofline(ops, num_bytes, ceilings, is_int8=False)
-    elif work := ops_per_token(operation, spec):
+        ops, num_bytes = _attention_work(case, setting)
+        limit, ceiling_s = _roofline(ops, num_bytes, setting.ceilings, is_int8=setting.has_integer_attention)
+    elif work := ops_per_token(operation, setting.spec):
         ops = work * case.num_rows
         is_int8 = operation.weights[0].format not in ("F32", "F16", "BF16")
         num_bytes = _linear_bytes(operation, case.num_rows, is_int8=is_int8)
-        limit, ceiling_s = _roofline(ops, num_bytes, ceilings, is_int8=is_int8)
+        limit, ceiling_s = _roofline(ops, num_bytes, setting.ceilings, is_int8=is_int8)
     return KernelTime(
         operation=operation,
         count=count,
@@ -179,8 +187,9 @@ def _linear_bytes(operation: PlannedOperation, num_rows: int, *, is_int8: bool) 
     return weight_bytes(operation) + int(num_rows * row_bytes)
 
 
-def _attention_work(case: Case, spec: ModelSpec) -> tuple[int, int]:
+def _attention_work(case: Case, setting: Setting) -> tuple[int, int]:
     """Operations and KV bytes of a layer, averaged over layers that look back differently far."""
+    spec = setting.spec
     first = case.context - case.num_tokens
     ops, num_bytes = [], []
     for layer in spec.layers:
@@ -188,5 +197,5 @@ def _attention_work(case: Case, spec: ModelSpec) -> tuple[int, int]:
         keys = sum(min(position + 1, window) for position in range(first, case.context))
         ops.append(attention_ops_per_token_and_key(spec) * keys * case.num_requests)
         seen = min(case.context, window + case.num_tokens)
-        num_bytes.append(2 * spec.num_kv_heads * spec.head_dim * 2 * seen * case.num_requests)
+        num_bytes.append(2 * spec.num_kv_heads * setting.kv_vector_bytes * seen * case.num_requests)
     return sum(ops) // len(ops), sum(num_bytes) // len(num_bytes)

@@ -2,6 +2,7 @@
 
 Ceilings are measured in the same run: reading memory on all threads, and each instruction set's own products on
 registers. A kernel's ceiling is the slower of reading its bytes and doing its products; the rest is the gap.
+--isa takes several names, separated by commas, or "all".
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help=f"tokens that attention looks back on (default: {_list(CONTEXTS)})",
     )
-    parser.add_argument("--isa", metavar="NAME,...", help="kernels to time, or all (default: those that would be used)")
-    parser.add_argument("--json", action="store_true", help="one JSON object for each of them, in a list")
+    parser.add_argument("--json", action="store_true", help="a list of one JSON object for each instruction set")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the same list to a file besides")
     add_config_arguments(parser, ENGINE_SECTIONS)
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     answers: list[TimedKernels] = []
     for timed in time_kernels(
-        checkpoint, config, isas=choose_isas(arguments.isa), rows=arguments.rows, contexts=arguments.contexts
+        checkpoint, config, isas=choose_isas(config.executor.isa), rows=arguments.rows, contexts=arguments.contexts
     ):
         answers.append(timed)
         if not arguments.json:
