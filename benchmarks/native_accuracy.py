@@ -25,7 +25,7 @@ from kvist.execution.kv_dtype import KV_DTYPES, kv_dtype
 from kvist.execution.kv_storage import KVStorage
 from kvist.execution.logits import Logits
 from kvist.execution.native import _native
-from kvist.execution.native.packed_weights import load_packed_weights
+from kvist.execution.native.load_weights import load_packed_weights
 from kvist.execution.native.runner import NativeRunner
 from kvist.execution.reference.load_weights import load_weights
 from kvist.execution.reference.runner import NumpyRunner

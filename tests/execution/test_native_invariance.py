@@ -15,7 +15,7 @@ pytest.importorskip("kvist.execution.native._native", reason="the native kernels
 from kvist.execution.kv_dtype import kv_dtype
 from kvist.execution.model_executor import ModelExecutor
 from kvist.execution.native import _native
-from kvist.execution.native.packed_weights import load_packed_weights
+from kvist.execution.native.load_weights import load_packed_weights
 from kvist.execution.native.runner import NativeRunner
 from kvist.execution.sampler import Sampler
 from kvist.models.registry import read_model
