@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
@@ -36,8 +36,11 @@ class Comparison:
         self._settings = settings
         self._source = source
 
-    def measure_works(self, works: Sequence[Work], num_repeats: int) -> None:
-        """Load all engines and warm them up; then give each work to all in turn, to another first each time."""
+    def measure_works(self, works: Sequence[Work], num_repeats: int, save: Callable[[], object]) -> None:
+        """Load all engines and warm them up; then give each work to all in turn, to another first each time.
+
+        save: called after every repeat.
+        """
         with ExitStack() as loaded:
             engines: dict[str, Engine] = {}
             for peer in self._working(0):
@@ -51,6 +54,7 @@ class Comparison:
                     for peer in self._working(repeat):
                         with self._failing(peer):
                             self._work(peer, engines[peer.name], work, repeat)
+                save()
 
     def repeat_start(self, repeat: int) -> None:
         """Time each server from its start to the first streamed byte."""

@@ -40,19 +40,25 @@ def main() -> None:
     comparison = Comparison(_chosen(arguments.only, arguments.isa), settings, source)
     works = [work for work in WORKS if work.name in arguments.works]
     capacity = comparison.online_capacity_per_s(ONLINE_BASELINE) if "online" in arguments.works else None
+    name = arguments.name or ("peers" if arguments.isa == "auto" else f"peers_{arguments.isa}")
+
+    def save() -> None:
+        results = _results(comparison, settings, capacity)
+        print(write_result(name, results, seed=SEED, num_warm_up=1, limits=LIMITS), flush=True)
+
     if works:
-        comparison.measure_works(works, arguments.repeats)
+        comparison.measure_works(works, arguments.repeats, save)
     for repeat in range(arguments.repeats):
         if "start" in arguments.works:
             comparison.repeat_start(repeat)
         if capacity is not None:
             comparison.repeat_online((KVIST.name, ONLINE_BASELINE), capacity, repeat)
-    name = arguments.name or ("peers" if arguments.isa == "auto" else f"peers_{arguments.isa}")
-    print(write_result(name, _results(comparison, settings, capacity), seed=SEED, num_warm_up=1, limits=LIMITS))
+        save()
 
 
 def _results(comparison: Comparison, settings: Settings, capacity_per_s: float | None) -> dict[str, object]:
-    names = [peer.name for peer in PEERS if peer.name in comparison.versions]
+    measured = {name for name, _ in comparison.figures}
+    names = [peer.name for peer in PEERS if peer.name in measured]
     rows = {name: result_row(name, comparison.figures, KVIST.name) for name in names}
     return {
         "model": settings.model.name,
