@@ -88,7 +88,7 @@ def test_completion_takes_text_and_echoes_it(client: openai.OpenAI) -> None:
     assert answer.choices[0].logprobs.token_logprobs[:2] == [None, -0.5]
     assert len(answer.choices[0].logprobs.tokens) == 5 + 3
     assert answer.choices[0].logprobs.tokens[:2] == ["\x01", "t83"]
-    assert answer.choices[0].logprobs.text_offset[:3] == [0, 1, 4]
+    assert answer.choices[0].logprobs.text_offset[:3] == [0, 0, 3]  # BOS is no part of the text
 
 
 def test_token_ids_get_no_bos(client: openai.OpenAI, served: object) -> None:

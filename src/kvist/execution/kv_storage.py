@@ -128,8 +128,9 @@ class ScaledCells:
         keys = np.swapaxes(self._keys[block_ids, layer], -1, -2)
         values = np.swapaxes(self._values[block_ids, layer], -1, -2)
         num_blocks, heads, _, _, block_size = keys.shape
-        flat_keys = keys.reshape(num_blocks, heads, -1, block_size) * scales[:, 0, :, None]
-        flat_values = values.reshape(num_blocks, heads, block_size, -1) * scales[:, 1, :, :, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # of slots that nobody has written, whatever lay there
+            flat_keys = keys.reshape(num_blocks, heads, -1, block_size) * scales[:, 0, :, None]
+            flat_values = values.reshape(num_blocks, heads, block_size, -1) * scales[:, 1, :, :, None]
         return flat_keys, flat_values
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
