@@ -49,7 +49,7 @@ class LlamaCpp:
         """Nothing stays between runs."""
 
     def server_command(self, num_slots: int, slot_tokens: int, port: int) -> list[str]:
-        """llama-server with a context of its own for each of num_slots requests at once, which was its fastest."""
+        """llama-server with a context of its own for each of num_slots requests at once (separate KV)."""
         size = ["-np", str(num_slots), "-c", str(num_slots * slot_tokens), "-b", str(BATCH), "--no-kv-unified"]
         return [*self._command("llama-server"), *size, "--port", str(port), "--no-webui"]
 
@@ -77,7 +77,7 @@ class LlamaCpp:
             ThreadPoolExecutor(work.num_requests) as clients,
         ):
             prompts = work.prompts(source, repeat)
-            complete(server, work.prompts(source, -1 - repeat)[0], 1)  # a warm-up on a text of its own
+            server.seconds_to_first_byte(work.prompts(source, -1 - repeat)[0])  # loaded, and warm on a text of its own
             start = server.now()
             answers = [clients.submit(complete, server, prompt, work.num_output_tokens) for prompt in prompts]
             for answer in answers:
