@@ -63,8 +63,8 @@ class TreeOfThought:
     def records(self, seed: int, name: str, capacity_per_s: float) -> list[TraceRecord]:
         growing = _Growing(seed, name)
         for number in range(self.roots):
-            stream = RandomStream(seed, f"{name}/root/{number}")
-            session_id = f"{name}/root/{number}"
+            stream = RandomStream(seed, f"{name}/tree/{number}")
+            session_id = f"{name}/tree/{number}"
             level = [growing.first(stream, self, 0.0, (), session_id)]
             for _ in range(self.depth):
                 level = [
