@@ -8,12 +8,14 @@ from pathlib import Path
 from kvist.assembly.speculation import make_speculator, open_draft_checkpoint
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
+from kvist.core.clock import Clock
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.engine.engine_core import EngineCore
 from kvist.execution.choice import choose_executor
 from kvist.execution.loading import load_model_executor
 from kvist.execution.memory_model import MemoryTable, memory_table
+from kvist.execution.model_executor import ModelExecutor
 from kvist.kvcache.kv_cache import KVCache
 from kvist.models.registry import read_model
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
@@ -24,7 +26,7 @@ from kvist.runtime.start_phases import StartPhases
 from kvist.runtime.step_timing import timed_steps, timing_key
 from kvist.scheduler.budget import choose_token_budget
 from kvist.scheduler.scheduler import Scheduler
-from kvist.weights.checkpoint import open_checkpoint
+from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 
 
 def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
@@ -54,13 +56,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     token_budget = config.scheduler.max_num_batched_tokens
     if token_budget is None:
         phases.begin("time steps")
-        timing_file = (
-            cache_folder()
-            / "timing"
-            / timing_key((checkpoint.identity, executor.description, config.cache.kv_cache_dtype))
-        )
-        points = timed_steps(executor, clock, timing_file, block_size=config.cache.block_size, max_tokens=max_model_len)
-        token_budget = choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
+        token_budget = _timed_token_budget(config, checkpoint, executor, clock, max_model_len)
     executor.resize(token_budget)
     phases.begin("lay out cache")
     table = size_memory(
@@ -95,6 +91,16 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     )
     core = EngineCore(scheduler, executor)
     return BuiltEngine(core=core, info=info, close=core.close)
+
+
+def _timed_token_budget(
+    config: EngineConfig, checkpoint: Checkpoint, executor: ModelExecutor, clock: Clock, max_model_len: int
+) -> int:
+    """What a step may take by its time on this machine; see runtime.step_timing."""
+    key = timing_key((checkpoint.identity, executor.description, config.cache.kv_cache_dtype))
+    timing_file = cache_folder() / "timing" / key
+    points = timed_steps(executor, clock, timing_file, block_size=config.cache.block_size, max_tokens=max_model_len)
+    return choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
 
 
 def size_memory(
