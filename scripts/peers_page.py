@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated_region import write_or_check
+
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "peers.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: made by scripts/peers_page.py -->\n", "<!-- /results -->\n"
@@ -50,21 +52,5 @@ def _cell(value: dict[str, Any] | None) -> str:
     return f"{shown} ({value['kvist_times_better']:.2f}x)" if "kvist_times_better" in value else shown
 
 
-def page() -> str:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + tables() + END + after
-
-
-def main(words: list[str]) -> int:
-    if "--check" not in words:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print(f"{PAGE} is stale: run .venv/bin/python scripts/peers_page.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(PAGE, (BEGIN, END), tables(), script="peers_page.py", words=sys.argv[1:]))

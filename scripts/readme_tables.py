@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generated_region import write_or_check
+
 ROOT = Path(__file__).parent.parent
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: made by scripts/readme_tables.py -->\n", "<!-- /results -->\n"
@@ -128,22 +130,5 @@ def _line(row: Row, document: dict[str, Any]) -> str:
     return f"| {row.what} | {shown} {unit} | {row.goal} | {cpu} | `{document['command']}` |"
 
 
-def page() -> str:
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
-
-
-def main(words: list[str]) -> int:
-    if "--check" not in words:
-        README.write_text(page(), encoding="utf-8")
-        return 0
-    if README.read_text(encoding="utf-8") == page():
-        return 0
-    print(f"{README} is stale: run .venv/bin/python scripts/readme_tables.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(README, (BEGIN, END), table(), script="readme_tables.py", words=sys.argv[1:]))
