@@ -313,6 +313,7 @@ class IntegerMath {
             uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
             uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
         } config;
+        asm volatile("" : : "r"(&config) : "memory");  // all of it is read, not only what the compiler knows of
         _tile_loadconfig(&config);
     }
     static void release_matrix() { _tile_release(); }

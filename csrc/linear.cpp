@@ -38,13 +38,17 @@ PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, bool
             fetch_next_tile ? blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }
 
-// One for all formats: a thread's memory pays for it.
+constexpr std::size_t kGroupBytes = sizeof(Weights) + 2 * sizeof(F16);  // of the largest group
+
+// One for all formats (so no template): every thread's memory pays for it.
+std::byte* group_bytes() {
+    alignas(64) static thread_local std::byte scratch[kMaxGroups * kGroupBytes];
+    return scratch;
+}
 template <class Group>
 Group* group_scratch() {
-    constexpr std::size_t kBytes = sizeof(Weights) + 2 * sizeof(F16);  // of the largest group
-    static_assert(sizeof(Group) <= kBytes);
-    alignas(64) static thread_local std::byte scratch[kMaxGroups * kBytes];
-    return reinterpret_cast<Group*>(scratch);
+    static_assert(sizeof(Group) <= kGroupBytes);
+    return reinterpret_cast<Group*>(group_bytes());
 }
 
 // Rows [row, row + kRows) of one tile; group_at(g) gives the tile's groups unfolded.

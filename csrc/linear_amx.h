@@ -88,27 +88,33 @@ void configure_tiles(int num_rows) {
     } config;
     for (int i = 0; i < 4; i++) config.rows[i] = static_cast<uint8_t>(num_rows);
     config.rows[4] = config.rows[5] = kDepth / 4;
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
-// Tiles are named by literals: the assembler wants them so.
+// Tiles are named by literals: the assembler wants them so. The compiler does not know that tile loads read memory and
+// tile stores write it: it must have written all before, and read nothing again from before.
 template <class Format>
 inline void even_product(const int8_t* x, int64_t stride, const void* w, int32_t* dots) {
+    asm volatile("" : : : "memory");
     _tile_loadd(2, x, stride);
     _tile_loadd(4, w, 64);
     _tile_zero(0);
     if constexpr (kHasMinimum<Format>) _tile_dpbsud(0, 2, 4);
     else _tile_dpbssd(0, 2, 4);
     _tile_stored(0, dots, 64);
+    asm volatile("" : : : "memory");
 }
 template <class Format>
 inline void odd_product(const int8_t* x, int64_t stride, const void* w, int32_t* dots) {
+    asm volatile("" : : : "memory");
     _tile_loadd(3, x, stride);
     _tile_loadd(5, w, 64);
     _tile_zero(1);
     if constexpr (kHasMinimum<Format>) _tile_dpbsud(1, 3, 5);
     else _tile_dpbssd(1, 3, 5);
     _tile_stored(1, dots, 64);
+    asm volatile("" : : : "memory");
 }
 
 // Rows [row, row + the configured number) of one tile; those from `stored` on are written. Vector steps close to tile

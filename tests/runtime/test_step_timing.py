@@ -116,3 +116,22 @@ def test_kept_times_hold_until_the_machine_is_clearly_faster(tmp_path: Path) -> 
     quiet = timed(path, 1e-4)
     assert quiet[0].step_time_s < busy[0].step_time_s / 5
     assert timed(path, 1e-3) == quiet
+
+
+def test_what_a_short_context_measured_is_not_all_that_a_long_one_gets(tmp_path: Path) -> None:
+    path, clock = tmp_path / "t.json", VirtualClock()
+    executor = TimedExecutor(clock, 1e-5)
+    sizes = []
+    for max_tokens in (20, 300, 20, 300):
+        points = timed_steps(executor, clock, path, block_size=16, max_tokens=max_tokens)
+        sizes.append([point.num_tokens for point in points])
+    assert sizes == [[16], [16, 32, 64, 128, 256], [16], [16, 32, 64, 128, 256]]
+
+
+def test_kept_points_that_make_no_sense_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    for num_tokens, step_time_s in ((0, 0.1), (-5, 0.1), (10**9, 0.1), (16, -1.0), (16, 0.0)):
+        keep_timing(path, [StepPoint(num_tokens, step_time_s)])
+        assert load_timing(path) is None
+    keep_timing(path, [StepPoint(32, 0.1), StepPoint(16, 0.1)])
+    assert load_timing(path) is None

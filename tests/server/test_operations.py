@@ -56,6 +56,14 @@ def test_draining_refuses_with_retry_after(call: Call, route: str) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
+def test_an_engine_that_was_given_up_invites_nobody_to_try_again(call: Call) -> None:
+    dead = generator_in("dead", reason="the engine died 5 times")
+    answer = call("POST", "/v1/completions", json={"prompt": "a"}, generator=dead)
+    assert answer.status_code == 503
+    assert "retry-after" not in answer.headers
+    assert "Try again" not in answer.json()["error"]["message"]
+
+
 def test_metrics_show_the_engine_and_the_answers(call: Call) -> None:
     def change(state: ServerState) -> None:
         state.recorder.record_http_response("/v1/completions", 400)

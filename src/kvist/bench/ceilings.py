@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,12 @@ def measure_ceilings(isa: str, pool: _native.ThreadPool, *, resident_bytes: int)
         int8_gop_per_s=_products_gop_per_s(isa, pool, is_int8=True),
         fp32_gop_per_s=_products_gop_per_s(isa, pool, is_int8=False),
     )
+
+
+def higher(first: Ceilings, second: Ceilings) -> Ceilings:
+    """The better of two measurements of one machine: whatever else it does only takes time away."""
+    names = ("memory_gb_per_s", "resident_gb_per_s", "int8_gop_per_s", "fp32_gop_per_s")
+    return replace(first, **{name: max(getattr(first, name), getattr(second, name)) for name in names})
 
 
 def _read_gb_per_s(isa: str, pool: _native.ThreadPool, num_bytes: int) -> float:

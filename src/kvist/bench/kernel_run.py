@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvist.bench.ceilings import Ceilings, measure_ceilings
-from kvist.bench.kernels import MAX_FILL_TOKENS, Case, KernelTime, Setting, fill_kv, time_attention, time_linears
+from kvist.bench.ceilings import Ceilings, higher, measure_ceilings
+from kvist.bench.kernels import MAX_FILL_TOKENS, Case, KernelTime, Setting, fill_kv, rated, time_attention, time_linears
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
 from kvist.execution.kv_dtype import kv_dtype
@@ -80,10 +80,10 @@ def time_kernels(
             num_threads=num_threads,
             isa=isa,
         )
-        ceilings = measure_ceilings(isa, _native.ThreadPool(num_threads), resident_bytes=runner.weight_bytes)
+        pool = _native.ThreadPool(num_threads)
+        before = measure_ceilings(isa, pool, resident_bytes=runner.weight_bytes)
         setting = Setting(
             spec=model.spec,
-            ceilings=ceilings,
             kv_vector_bytes=dtype.vector_bytes(head_dim),
             has_integer_attention=config.executor.attention_dtype == "int8",
         )
@@ -91,10 +91,11 @@ def time_kernels(
         kernels = [kernel for count in rows for kernel in time_linears(runner, setting, count)]
         kernels += [kernel for case in attention for kernel in time_attention(runner, setting, case)]
         runner.close()
+        ceilings = higher(before, measure_ceilings(isa, pool, resident_bytes=before.resident_bytes))
         yield TimedKernels(
             num_threads=num_threads,
             kv_dtype=dtype.name,
             ceilings=ceilings,
-            kernels=tuple(kernels),
+            kernels=tuple(rated(kernel, ceilings) for kernel in kernels),
             left_out=tuple(left_out),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,10 +42,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What times are compared by. kv_vector_bytes: of one token's K (or V) of one head."""
+    """What tells the work of attention. kv_vector_bytes: of one token's K (or V) of one head."""
 
     spec: ModelSpec
-    ceilings: Ceilings
     kv_vector_bytes: int
     has_integer_attention: bool
 
@@ -54,8 +53,8 @@ class Setting:
 class KernelTime:
     """One kind of operation in one case, its mean over the plan at the best repeat.
 
-    limit: what bounds it at best ("read", "int8", "fp32"); share: the time at that ceiling over the time taken. None
-    for operations without products, of which only the time is told. step_share: of all operations' time.
+    limit: what bounds it at best ("read", "int8", "fp32"); share: the time at that ceiling over the time taken. Both
+    are None until `rated`, and for operations without products. step_share: of all operations' time.
     """
 
     operation: PlannedOperation
@@ -65,8 +64,9 @@ class KernelTime:
     step_share: float
     ops: int
     num_bytes: int
-    limit: str | None
-    share: float | None
+    is_int8: bool
+    limit: str | None = None
+    share: float | None = None
 
     @property
     def gop_per_s(self) -> float:
@@ -150,15 +150,14 @@ def _kernel_time(
     time_s: float,
     step_s: float,
 ) -> KernelTime:
-    ops, num_bytes, limit, ceiling_s = 0, 0, None, 0.0
+    ops, num_bytes, is_int8 = 0, 0, False
     if operation.name == "attention":
         ops, num_bytes = _attention_work(case, setting)
-        limit, ceiling_s = _roofline(ops, num_bytes, setting.ceilings, is_int8=setting.has_integer_attention)
+        is_int8 = setting.has_integer_attention
     elif work := ops_per_token(operation, setting.spec):
         ops = work * case.num_rows
         is_int8 = operation.weights[0].format not in ("F32", "F16", "BF16")
         num_bytes = _linear_bytes(operation, case.num_rows, is_int8=is_int8)
-        limit, ceiling_s = _roofline(ops, num_bytes, setting.ceilings, is_int8=is_int8)
     return KernelTime(
         operation=operation,
         count=count,
@@ -167,16 +166,18 @@ def _kernel_time(
         step_share=time_s * count / step_s,
         ops=ops,
         num_bytes=num_bytes,
-        limit=limit,
-        share=ceiling_s / time_s if limit else None,
+        is_int8=is_int8,
     )
 
 
-def _roofline(ops: int, num_bytes: int, ceilings: Ceilings, *, is_int8: bool) -> tuple[str, float]:
-    """What bounds the work at best, and the seconds that takes."""
-    read_s = num_bytes / ceilings.resident_gb_per_s / 1e9
-    products_s = ops / (ceilings.int8_gop_per_s if is_int8 else ceilings.fp32_gop_per_s) / 1e9
-    return ("read", read_s) if read_s > products_s else ("int8" if is_int8 else "fp32", products_s)
+def rated(kernel: KernelTime, ceilings: Ceilings) -> KernelTime:
+    """Say what bounds the kernel at best, reading its bytes or doing its products, and how near it comes."""
+    if not kernel.ops:
+        return kernel
+    read_s = kernel.num_bytes / ceilings.resident_gb_per_s / 1e9
+    products_s = kernel.ops / (ceilings.int8_gop_per_s if kernel.is_int8 else ceilings.fp32_gop_per_s) / 1e9
+    limit = "read" if read_s > products_s else "int8" if kernel.is_int8 else "fp32"
+    return replace(kernel, limit=limit, share=max(read_s, products_s) / kernel.time_s)
 
 
 def _linear_bytes(operation: PlannedOperation, num_rows: int, *, is_int8: bool) -> int:

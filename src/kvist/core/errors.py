@@ -59,7 +59,11 @@ class DeadlineExceededError(KvistError):
 
 
 class EngineUnavailableError(KvistError):
-    """The engine is starting, draining, stuck or dead."""
+    """The engine is starting, draining, stuck or dead. `comes_back`: whether the same request may succeed soon."""
+
+    def __init__(self, message: str, *, comes_back: bool = True) -> None:
+        super().__init__(message)
+        self.comes_back = comes_back
 
 
 class KVPoolExhaustedError(KvistError):

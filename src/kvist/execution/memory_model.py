@@ -78,8 +78,9 @@ def memory_table(  # noqa: PLR0913 - everything that takes memory
         raise ConfigError(
             f"the KV pool (by {reason}) holds {num_blocks} blocks of {per_block} bytes; at least {MIN_BLOCKS} are "
             f"needed. There are {free_bytes >> 20} MiB of free memory for {sum(weights) >> 20} MiB of weights, "
-            f"{workspace >> 20} MiB of workspace and about {PROCESS_BYTES >> 20} MiB of the process itself. Free some, "
-            f"choose a smaller model, or set --kv-cache-bytes to {MIN_BLOCKS * per_block} or more to try nevertheless"
+            f"{workspace >> 20} MiB of workspace (by --max-num-batched-tokens) and about {PROCESS_BYTES >> 20} MiB of "
+            "the process itself. Free some, choose a smaller model, or set --kv-cache-bytes to "
+            f"{MIN_BLOCKS * per_block} or more to try nevertheless"
         )
     return MemoryTable(
         executor=executor,

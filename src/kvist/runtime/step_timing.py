@@ -7,6 +7,7 @@ only, to see whether the machine is now faster than it was.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 LONGEST_STEP_S = 0.2  # twice the aim of the budget: larger steps are not of interest
 MAX_TOTAL_S = 2.5
 STEADY_RATIO = 1.5
+MORE_THAN_ANY_CONTEXT = 1 << 62
 LAYOUT_VERSION = 2  # of the kept file
 
 _REQUEST_ID = RequestId("step-timing")
@@ -60,13 +62,24 @@ def timed_steps(
 
     As `measure_steps`, for an executor that has not served yet.
     """
-    kept = load_timing(timing_file)
-    if kept is not None and not _is_faster_now(executor, clock, kept[0], block_size):
-        return kept
+    kept = load_timing(timing_file) or []
+    is_enough = kept and (_next_size(kept) > max_tokens or kept[-1].step_time_s > LONGEST_STEP_S)
+    if is_enough and kept[0].num_tokens <= max_tokens and not _is_faster_now(executor, clock, kept[0], block_size):
+        return [point for point in kept if point.num_tokens <= max_tokens]
     timing = measure_steps(executor, clock, block_size=block_size, max_tokens=max_tokens)
+    # The shorter of then and now: whatever else the machine was doing only ever adds time.
+    times_s = {point.num_tokens: point.step_time_s for point in timing.points}
+    for point in kept:
+        times_s[point.num_tokens] = min(point.step_time_s, times_s.get(point.num_tokens, point.step_time_s))
+    points = [StepPoint(num_tokens, times_s[num_tokens]) for num_tokens in sorted(times_s)]
     if timing.is_steady:  # what was measured beside other work must not decide all later starts
-        keep_timing(timing_file, timing.points)
-    return timing.points
+        keep_timing(timing_file, points)
+    return [point for point in points if point.num_tokens <= max_tokens]
+
+
+def _next_size(points: Sequence[StepPoint]) -> int:
+    """The size that would be measured after these; what a shorter context left out is one."""
+    return next((size for size in STEP_SIZES if size > points[-1].num_tokens), MORE_THAN_ANY_CONTEXT)
 
 
 def _is_faster_now(executor: Executor, clock: Clock, kept: StepPoint, block_size: int) -> bool:
@@ -111,7 +124,10 @@ def load_timing(path: Path) -> list[StepPoint] | None:
         kept = msgspec.json.decode(path.read_bytes(), type=_KeptTiming)
     except (OSError, msgspec.MsgspecError):
         return None
-    return kept.points if kept.layout_version == LAYOUT_VERSION and kept.points else None
+    sizes = [point.num_tokens for point in kept.points]
+    is_sound = sizes == sorted(set(sizes)) and all(0 < size <= STEP_SIZES[-1] for size in sizes)
+    is_sound &= all(0.0 < point.step_time_s < math.inf for point in kept.points)
+    return kept.points if kept.layout_version == LAYOUT_VERSION and kept.points and is_sound else None
 
 
 def keep_timing(path: Path, points: Sequence[StepPoint]) -> None:

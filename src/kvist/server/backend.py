@@ -56,7 +56,8 @@ class ServerState:
         """The backend, for a request that needs the engine. Raises EngineUnavailableError (503) with the reason."""
         reason = self.why_not_ready()
         if reason is not None or self.backend is None:
-            raise EngineUnavailableError(f"the server is not ready: {reason}")
+            is_dead = self.backend is not None and self.backend.client.status().state == "dead"
+            raise EngineUnavailableError(f"the server is not ready: {reason}", comes_back=not is_dead)
         return self.backend
 
     def why_not_ready(self) -> str | None:

@@ -79,6 +79,8 @@ def retry_after(error: KvistError) -> int | None:
     """Whole seconds after which the same request may succeed; None if waiting does not help."""
     if isinstance(error, errors.QueueFullError):
         return max(1, min(3600, math.ceil(error.retry_after_s)))
+    if isinstance(error, errors.EngineUnavailableError) and not error.comes_back:
+        return None
     if isinstance(error, errors.EngineUnavailableError | errors.KVPoolExhaustedError):
         return math.ceil(STARTING_RETRY_AFTER_S)
     return None
