@@ -3,6 +3,7 @@
 Each repeat starts a server on a free port, asks for a streamed completion as soon as the server says that it is ready,
 and stops it. Before the repeats one start fills the caches (page cache, packed weights, step timing), as any earlier
 start of the same model does; a first start ever is measured apart, with a cache folder that holds only the model.
+Memory is measured once more after 32 requests at once, of 256 tokens and 64 answered ones each.
 
 Run: python -m benchmarks.start
 """
@@ -13,21 +14,25 @@ import argparse
 import http.client
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.result_file import spread, write_result
 from kvist.config.cache_folder import cache_folder
 
-NUM_REPEATS = 9
+NUM_REPEATS = 7
+SEED = 20261130
+NUM_REQUESTS, PROMPT_TOKENS, ANSWER_TOKENS = 32, 256, 64
 STOP_DEADLINE_S = 20.0
 
 
@@ -62,30 +67,54 @@ def measure_start(words: list[str], environment: dict[str, str]) -> Start:
     """One start, up to the first byte of generated text."""
     begun_s = time.monotonic()
     with running_server(words, environment) as server:
-        assert server.stdout is not None
-        phases = ""
-        for line in server.stdout:
-            if line.split()[:1] == ["start"]:
-                phases = " ".join(line.split()[1:])
-            if " at http" in line:
-                ready_s = time.monotonic() - begun_s
-                address = urlsplit(line.partition(" at ")[2].split()[0])
-                break
-        else:
-            raise RuntimeError("the server ended before it was ready")
-        connection = http.client.HTTPConnection(address.hostname or "", address.port)
-        body = {"model": "smollm2-135m-instruct", "prompt": "Once upon a time", "max_tokens": 8, "stream": True}
-        if words:
-            body["model"] = words[0]
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"the server answered {response.status}: {response.read(500)!r}")
-        response.read(1)
-        first_byte_s = time.monotonic() - begun_s
-        response.read()
-        connection.close()
+        address, phases = wait_until_ready(server)
+        ready_s = time.monotonic() - begun_s
+        with streaming(address, "Once upon a time", 8) as response:
+            response.read(1)
+            first_byte_s = time.monotonic() - begun_s
+            response.read()
         return Start(ready_s, first_byte_s, peak_resident_bytes(server.pid), phases)
+
+
+def wait_until_ready(server: subprocess.Popen[str]) -> tuple[SplitResult, str]:
+    """The server's address, and what it says of its start's phases."""
+    assert server.stdout is not None
+    phases = ""
+    for line in server.stdout:
+        if line.split()[:1] == ["start"]:
+            phases = " ".join(line.split()[1:])
+        if " at http" in line:
+            return urlsplit(line.partition(" at ")[2].split()[0]), phases
+    raise RuntimeError("the server ended before it was ready")
+
+
+@contextmanager
+def streaming(address: SplitResult, prompt: str | list[int], max_tokens: int) -> Iterator[http.client.HTTPResponse]:
+    """A completion of exactly `max_tokens` tokens, streamed."""
+    connection = http.client.HTTPConnection(address.hostname or "", address.port)
+    body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0.0, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    if response.status != http.HTTPStatus.OK:
+        raise RuntimeError(f"the server answered {response.status}: {response.read(500)!r}")
+    yield response
+    connection.close()
+
+
+def measure_loaded_memory(words: list[str]) -> int:
+    """Peak resident bytes after NUM_REQUESTS requests at once, nothing shared."""
+    rng = random.Random(SEED)
+    prompts = [[rng.randrange(100, 10_000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
+    with running_server(words, dict(os.environ)) as server:
+        address, _ = wait_until_ready(server)
+
+        def ask(prompt: list[int]) -> None:
+            with streaming(address, prompt, ANSWER_TOKENS) as response:
+                response.read()
+
+        with ThreadPoolExecutor(NUM_REQUESTS) as threads:
+            list(threads.map(ask, prompts))
+        return peak_resident_bytes(server.pid)
 
 
 def peak_resident_bytes(pid: int) -> int:
@@ -118,10 +147,14 @@ def main() -> None:
         "first streamed byte": spread([start.first_byte_s for start in starts], "s"),
         "first streamed byte of a first start": spread([first.first_byte_s], "s"),
         "peak resident memory": spread([start.peak_resident_bytes / 2**20 for start in starts], "MiB"),
+        "peak resident memory after 32 requests": spread([measure_loaded_memory(words) / 2**20], "MiB"),
+        "peak resident memory after 32 requests, int8 KV": spread(
+            [measure_loaded_memory([*words, "--kv-cache-dtype", "int8"]) / 2**20], "MiB"
+        ),
         "phases of the fastest": min(starts, key=lambda start: start.first_byte_s).phases,
     }
     limits = "Python's imports, in server and engine side by side; then the engine's first step"
-    print(write_result("start", results, seed=None, num_warm_up=1, limits=limits))
+    print(write_result("start", results, seed=SEED, num_warm_up=1, limits=limits))
     print(json.dumps(results, indent=2))
 
 

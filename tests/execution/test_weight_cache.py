@@ -20,7 +20,7 @@ from kvist.core.errors import CheckpointError
 from kvist.execution.native import _native
 from kvist.execution.native.load_weights import load_packed_weights
 from kvist.execution.native.packed_file import map_packed_file, write_packed_file
-from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pack_matrix
+from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pack_matrix, packing_of
 from kvist.execution.native.self_test import random_matrix
 from kvist.execution.native.weight_cache import WeightCache, cache_key
 from kvist.models.registry import read_model
@@ -235,6 +235,18 @@ def test_packed_bytes_change_with_the_layout_version_only():
     """If this fails, raise kLayoutVersion in csrc/pack.h and put the new checksums here."""
     made = {name: zlib.crc32(pack_matrix(random_matrix(name, 40, 512, seed=5), None).values.data) for name in PACKED}
     assert (_native.layout_version, made) == (1, PACKED)
+
+
+@pytest.mark.parametrize("num_outputs", [16, 40, 160])
+@pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+def test_pieces_pack_the_same_bytes_as_the_whole(name, num_outputs):
+    packing = packing_of(random_matrix(name, num_outputs, 512), None)
+    packed = np.empty(packing.num_bytes, np.uint8)
+    pieces = list(packing.pieces(packed, 1 if num_outputs == 160 else 30_000))
+    for piece, part in pieces:
+        piece.write(part)
+    assert np.array_equal(packed, pack_matrix(packing.tensor, None).values)
+    assert num_outputs != 160 or len(pieces) == 10
 
 
 @pytest.mark.parametrize("name", QUANTIZED_FORMATS)

@@ -20,6 +20,7 @@ from kvist.weights.mapped_files import drop_read_pages
 from kvist.weights.tensor import Tensor
 
 DROP_EVERY_BYTES = 32 << 20  # of the files' pages kept beside the packed weights while loading
+PIECE_BYTES = 4 << 20  # packed by one thread at a time, so that a large matrix keeps all of them busy
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Bytes = NDArray[np.uint8]
@@ -78,13 +79,13 @@ def _packed_arrays(
 def _pack(
     checkpoint: Checkpoint, to_pack: Mapping[str, Packing], progress: Progress | None, num_threads: int
 ) -> dict[str, Bytes]:
+    arrays = {name: np.empty(packing.num_bytes, np.uint8) for name, packing in to_pack.items()}
     total = sum(packing.num_bytes for packing in to_pack.values())
+    pieces = [piece for name, packing in to_pack.items() for piece in packing.pieces(arrays[name], PIECE_BYTES)]
     done = dropped = 0
-    arrays: dict[str, Bytes] = {}
     with ThreadPoolExecutor(num_threads, "packing") as threads:  # packing releases the interpreter lock
-        for name, packed in zip(to_pack, threads.map(_packed, to_pack.values()), strict=True):
-            arrays[name] = packed
-            done += packed.nbytes
+        for num_bytes in threads.map(_write, pieces):
+            done += num_bytes
             if done - dropped >= DROP_EVERY_BYTES:
                 dropped = done
                 drop_read_pages(checkpoint.tensors.values())
@@ -93,10 +94,10 @@ def _pack(
     return arrays
 
 
-def _packed(packing: Packing) -> Bytes:
-    packed = np.empty(packing.num_bytes, np.uint8)
+def _write(piece: tuple[Packing, Bytes]) -> int:
+    packing, packed = piece
     packing.write(packed)
-    return packed
+    return len(packed)
 
 
 def weight_name(source: WeightSource) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,22 @@ class Packing:
     def is_as_stored(self) -> bool:
         """Whether the file's own bytes serve, without a copy."""
         return self.format == self.tensor.format.name and self.format in DENSE_FORMATS and self.order is None
+
+    def pieces(self, packed: NDArray[np.uint8], max_bytes: int) -> Iterator[tuple[Packing, NDArray[np.uint8]]]:
+        """Cut it into runs of rows of about `max_bytes`, each with its part of `packed`: they fill it together."""
+        num_outputs = self.tensor.shape[0]
+        num_tiles = -(-num_outputs // TILE)
+        if self.order is not None or num_outputs % TILE:
+            yield self, packed
+            return
+        tile_bytes, stored_bytes = self.num_bytes // num_tiles, len(self.tensor.data) // num_tiles
+        step = max(1, max_bytes // tile_bytes)
+        for first in range(0, num_tiles, step):
+            end = min(first + step, num_tiles)
+            shape = ((end - first) * TILE, self.tensor.shape[1])
+            data = self.tensor.data[first * stored_bytes : end * stored_bytes]
+            part = packed[first * tile_bytes : end * tile_bytes]
+            yield replace(self, tensor=replace(self.tensor, shape=shape, data=data), num_bytes=len(part)), part
 
     def matrix(self, values: NDArray[np.uint8]) -> Matrix:
         return Matrix(self.format, self.tensor.shape[0], self.width, values)
