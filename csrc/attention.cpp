@@ -22,7 +22,7 @@ struct Query {
     float max;   // of the scores so far, in powers of two
 };
 
-struct Workspace {                                     // one per thread
+struct Workspace {
     alignas(64) float out[kMaxQueries * kMaxHeadDim];  // of a segment
     alignas(64) float sums[kMaxQueries][kLanes];       // softmax sums, key by key in lanes
     alignas(64) float total[kMaxQueries];              // merged over segments
@@ -30,8 +30,6 @@ struct Workspace {                                     // one per thread
     Query queries[kMaxQueries];
     float merged_max[kMaxQueries];
 };
-thread_local Workspace workspace;
-
 int oldest_key(const AttentionArgs& a, int position) { return a.window > 0 ? std::max(0, position - a.window + 1) : 0; }
 
 struct KeyIndices {
@@ -223,7 +221,7 @@ void with_math(const AttentionArgs& a, int count, const Workspace& w, Fn fn) {
 }  // namespace
 
 void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix) {
-    Workspace& w = workspace;
+    Workspace& w = scratch<Workspace>();
     const int head_dim = a.kv.head_dim;
     const StepRow& row = a.rows[tokens.row];
     each_query_run(a, kv_head, &tokens, 1, w, [&](int count, int first) {
@@ -252,7 +250,7 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
 
 void attention_segment(const AttentionArgs& a, int kv_head, const TokenRange* tokens, int num_ranges, int segment, int key_end,
                        const SharedPrefix& prefix, float* states) {
-    Workspace& w = workspace;
+    Workspace& w = scratch<Workspace>();
     const int head_dim = a.kv.head_dim;
     const int32_t* block_table = a.rows[tokens[0].row].block_table;
     each_query_run(a, kv_head, tokens, num_ranges, w, [&](int count, int first) {
@@ -266,7 +264,7 @@ void attention_segment(const AttentionArgs& a, int kv_head, const TokenRange* to
 
 void attention_merge(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix, const float* states,
                      int64_t segment_floats, int num_segments) {
-    Workspace& w = workspace;
+    Workspace& w = scratch<Workspace>();
     each_query_run(a, kv_head, &tokens, 1, w, [&](int count, int first) {
         for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
         merge_states(a, count, first, prefix.states, prefix.segment_floats, prefix.num_keys / kSegment, w);

@@ -139,7 +139,7 @@ void product(const LeftSide& left, const B& b, float* const* c, int rows, int co
     }
 }
 
-struct FloatTile {                                   // workspace of one thread
+struct FloatTile {
     alignas(64) float k[kMaxHeadDim * kTileKeys];    // [head_dim][kTileKeys]
     alignas(64) float v[kTileKeys * kMaxHeadDim];    // [kTileKeys][head_dim]
     alignas(64) float q[kMaxQueries * kMaxHeadDim];  // [query][head_dim], scaled
@@ -148,14 +148,13 @@ struct FloatTile {                                   // workspace of one thread
     HalfKeys half_keys;
     HalfValues half_values;
 };
-inline thread_local FloatTile float_tile;
 
 class FloatMath {
    public:
     static constexpr int kRows = 6;  // query vectors that share the registers
 
     explicit FloatMath(const AttentionArgs& a, int num_queries)
-        : kv_(a.kv), t_(float_tile), few_(num_queries <= kRows), halves_(few_ && a.kv.type == KVType::f16) {}
+        : kv_(a.kv), t_(scratch<FloatTile>()), few_(num_queries <= kRows), halves_(few_ && a.kv.type == KVType::f16) {}
 
     void prepare_query(int i, const float* q, float scale) {
         for (int d = 0; d < kv_.head_dim; d += kLanes) store(t_.q + i * kv_.head_dim + d, mul(load(q + d), set1(scale)));

@@ -106,7 +106,7 @@ inline int32_t quad_at(const void* p) {
     return quad;
 }
 
-struct IntegerTile {  // workspace of one thread
+struct IntegerTile {
     // A matrix unit's row holds 64 bytes: heads are filled up to that.
     alignas(64) int8_t q[kMaxQueries + 16][2][kMaxHeadDim];            // high, low
     alignas(64) uint8_t k[kTileVectors][kMaxHeadDim / 4][4 * kLanes];  // [16 keys][head_dim / 4][key][4], plus kKeyBias
@@ -118,7 +118,6 @@ struct IntegerTile {  // workspace of one thread
     int32_t q_bias[kMaxQueries];
     float step[16];
 };
-inline thread_local IntegerTile integer_tile;
 
 class IntegerMath {
    public:
@@ -129,7 +128,8 @@ class IntegerMath {
 #endif
     static constexpr int kVectors = 2;  // of keys or values at once
 
-    explicit IntegerMath(const AttentionArgs& a, int num_queries) : kv_(a.kv), by_matrix_(kRows > 6 && num_queries > 6) {
+    explicit IntegerMath(const AttentionArgs& a, int num_queries)
+        : kv_(a.kv), t_(scratch<IntegerTile>()), by_matrix_(kRows > 6 && num_queries > 6) {
         if (by_matrix_) configure_matrix();
     }
     ~IntegerMath() {
@@ -140,7 +140,7 @@ class IntegerMath {
 
     // Puts query i at 15 bits; scale is applied afterwards.
     void prepare_query(int i, const float* q, float scale) {
-        IntegerTile& t = integer_tile;
+        IntegerTile& t = t_;
         const int head_dim = kv_.head_dim;
         F16 top = zero(), poison = zero();
         for (int d = 0; d < head_dim; d += kLanes) {
@@ -165,7 +165,7 @@ class IntegerMath {
     }
 
     void load_tile(const int32_t* block_table, int kv_head, int first, int num_keys) {
-        IntegerTile& t = integer_tile;
+        IntegerTile& t = t_;
         const KVLayout& kv = kv_;
         const int head_dim = kv.head_dim;
         const int64_t scales = int64_t{head_dim} * kv.block_size;
@@ -190,8 +190,8 @@ class IntegerMath {
     }
 
     template <int kCount>
-    static void scores_block(int first_query, int vector, int head_dim, float* const* scores) {
-        IntegerTile& t = integer_tile;
+    void scores_block(int first_query, int vector, int head_dim, float* const* scores) {
+        IntegerTile& t = t_;
         Sums16 high[kCount][kVectors], low[kCount][kVectors];
         for (int i = 0; i < kCount; i++)
             for (int c = 0; c < kVectors; c++) high[i][c] = low[i][c] = no_sums();
@@ -212,8 +212,8 @@ class IntegerMath {
                 store_scores(first_query + i, vector + c, combine(high[i][c], low[i][c], t.q_bias[first_query + i]), scores[i]);
     }
 
-    static void store_scores(int query, int vector, F16 dots, float* scores) {
-        IntegerTile& t = integer_tile;
+    void store_scores(int query, int vector, F16 dots, float* scores) {
+        IntegerTile& t = t_;
         store(scores + vector * kLanes, mul(mul(dots, set1(t.q_scale[query])), load(t.key_scales + vector * kLanes)));
     }
 
@@ -232,8 +232,8 @@ class IntegerMath {
     }
 
     // Weights times the values' scales at 15 bits, one step per query.
-    static void round_weights(int rows, int num_seen, float (*weights)[kTileKeys]) {
-        IntegerTile& t = integer_tile;
+    void round_weights(int rows, int num_seen, float (*weights)[kTileKeys]) {
+        IntegerTile& t = t_;
         const int vectors = (num_seen + kLanes - 1) / kLanes;
         for (int i = 0; i < rows; i++) {
             F16 scaled[kTileVectors], top = zero(), total = zero();
@@ -258,8 +258,8 @@ class IntegerMath {
     }
 
     template <int kCount, int kWide>
-    static void values_block(int d, int quads, const float* factor, float* const* out) {
-        IntegerTile& t = integer_tile;
+    void values_block(int d, int quads, const float* factor, float* const* out) {
+        IntegerTile& t = t_;
         Sums16 high[kCount][kWide], low[kCount][kWide];
         for (int i = 0; i < kCount; i++)
             for (int c = 0; c < kWide; c++) high[i][c] = low[i][c] = no_sums();
@@ -281,12 +281,12 @@ class IntegerMath {
                 store_values(i, combine(high[i][c], low[i][c], 0), factor[i], out[i] + d + c * kLanes);
     }
 
-    static void store_values(int i, F16 dots, float factor, float* out) {
-        store(out, fma(dots, set1(integer_tile.step[i]), mul(load(out), set1(factor))));
+    void store_values(int i, F16 dots, float factor, float* out) {
+        store(out, fma(dots, set1(t_.step[i]), mul(load(out), set1(factor))));
     }
 
     template <int kCount>
-    static void values_rows(int head_dim, int quads, const float* factor, float* const* out) {
+    void values_rows(int head_dim, int quads, const float* factor, float* const* out) {
         int d = 0;
         for (; d + kVectors * kLanes <= head_dim; d += kVectors * kLanes) values_block<kCount, kVectors>(d, quads, factor, out);
         if (d < head_dim) values_block<kCount, 1>(d, quads, factor, out);
@@ -307,7 +307,7 @@ class IntegerMath {
     }
 
 #if defined(__AMX_INT8__)
-    static void configure_matrix() {
+    void configure_matrix() {
         struct alignas(64) {
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -316,11 +316,11 @@ class IntegerMath {
         asm volatile("" : : "r"(&config) : "memory");  // all of it is read, not only what the compiler knows of
         _tile_loadconfig(&config);
     }
-    static void release_matrix() { _tile_release(); }
+    void release_matrix() { _tile_release(); }
 
     // Two vectors of keys at once: tiles 0 and 1 sum high bytes, 2 and 3 low ones.
-    static void scores_by_matrix(int head_dim, int first_query, int rows, int columns, float* const* scores) {
-        IntegerTile& t = integer_tile;
+    void scores_by_matrix(int head_dim, int first_query, int rows, int columns, float* const* scores) {
+        IntegerTile& t = t_;
         for (int vector = 0; vector * kLanes < columns; vector += 2) {
             _tile_zero(0);
             _tile_zero(1);
@@ -346,8 +346,8 @@ class IntegerMath {
         }
     }
 
-    static void values_by_matrix(int head_dim, int rows, const float* factor, float* const* out) {
-        IntegerTile& t = integer_tile;
+    void values_by_matrix(int head_dim, int rows, const float* factor, float* const* out) {
+        IntegerTile& t = t_;
         asm volatile("" ::: "memory");
         _tile_loadd(4, t.weights[0], kTileKeys);
         _tile_loadd(5, t.weights[1], kTileKeys);
@@ -371,8 +371,8 @@ class IntegerMath {
         }
     }
 
-    static void store_dots() {
-        IntegerTile& t = integer_tile;
+    void store_dots() {
+        IntegerTile& t = t_;
         _tile_stored(0, t.dots[0], 64);
         _tile_stored(1, t.dots[1], 64);
         _tile_stored(2, t.dots[2], 64);
@@ -380,13 +380,14 @@ class IntegerMath {
         asm volatile("" ::: "memory");
     }
 #else
-    static void configure_matrix() {}
-    static void release_matrix() {}
-    static void scores_by_matrix(int, int, int, int, float* const*) {}
-    static void values_by_matrix(int, int, const float*, float* const*) {}
+    void configure_matrix() {}
+    void release_matrix() {}
+    void scores_by_matrix(int, int, int, int, float* const*) {}
+    void values_by_matrix(int, int, const float*, float* const*) {}
 #endif
 
     const KVLayout& kv_;
+    IntegerTile& t_;
     const bool by_matrix_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "scratch.h"
 #include "simd.h"
 
 namespace kvist::KVIST_ISA {

@@ -4,6 +4,7 @@
 #include "linear.h"
 
 #include "linear_formats.h"
+#include "scratch.h"
 
 #include <algorithm>
 
@@ -38,17 +39,14 @@ PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, bool
             fetch_next_tile ? blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }
 
-constexpr std::size_t kGroupBytes = sizeof(Weights) + 2 * sizeof(F16);  // of the largest group
-
-// One for all formats (so no template): every thread's memory pays for it.
-std::byte* group_bytes() {
-    alignas(64) static thread_local std::byte scratch[kMaxGroups * kGroupBytes];
-    return scratch;
-}
+struct GroupRoom {  // one for all formats: every thread's memory pays for it
+    static constexpr std::size_t kGroupBytes = sizeof(Weights) + 2 * sizeof(F16);  // of the largest group
+    alignas(64) std::byte bytes[kMaxGroups * kGroupBytes];
+};
 template <class Group>
 Group* group_scratch() {
-    static_assert(sizeof(Group) <= kGroupBytes);
-    return reinterpret_cast<Group*>(group_bytes());
+    static_assert(sizeof(Group) <= GroupRoom::kGroupBytes);
+    return reinterpret_cast<Group*>(scratch<GroupRoom>().bytes);
 }
 
 // Rows [row, row + kRows) of one tile; group_at(g) gives the tile's groups unfolded.

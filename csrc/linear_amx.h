@@ -20,10 +20,10 @@ struct GroupScales {
     float scale[kMatrixRows];
     float scaled_sum[kMatrixRows];
 };
-GroupScales* scales_scratch(int block) {
-    alignas(64) static thread_local GroupScales scratch[kMaxMatrixRun / kMatrixRows][kMaxGroups];
-    return scratch[block];
-}
+struct ScalesRoom {
+    alignas(64) GroupScales scales[kMaxMatrixRun / kMatrixRows][kMaxGroups];
+};
+GroupScales* scales_scratch(int block) { return scratch<ScalesRoom>().scales[block]; }
 
 template <class Format>
 constexpr bool kHasMinimum = requires(typename Format::Group group) { group.m; };

@@ -1,6 +1,7 @@
 // The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding and embedding. Widths
 // are multiples of 16 (weights are padded by the packer).
 #include "kernels.h"
+#include "scratch.h"
 #include "simd.h"
 
 #include <algorithm>
@@ -12,6 +13,10 @@ bool is_finite(const float* x, int64_t width);
 namespace {
 
 constexpr int kMaxWidth = 65536;
+
+struct RowRoom {
+    alignas(64) float numbers[kMaxWidth];
+};
 
 struct QuantRow {
     explicit QuantRow(const QuantBuffer& out, int64_t row)
@@ -178,7 +183,7 @@ void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowB
 }
 
 void rms_norm_quantize(RowBuffer x, const float* w, float eps, QuantBuffer q, int row_begin, int row_end) {
-    alignas(64) static thread_local float normed[kMaxWidth];
+    float* normed = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
         norm_row(x.data + row * x.stride, w, static_cast<int>(q.k), eps, normed);
         quantize_row(normed, q, row);
@@ -195,7 +200,7 @@ void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y
 }
 
 void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int row_begin, int row_end) {
-    alignas(64) static thread_local float values[kMaxWidth];
+    float* values = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
         const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};
         gated(one_gate, one_up, kind, static_cast<int>(q.k), {values, 0}, 0, 1);
