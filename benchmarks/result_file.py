@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from kvist.bench.machine import machine_facts, source_version
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -41,8 +41,8 @@ def write_result(name: str, results: dict[str, object], *, seed: int | None, num
     document = {
         "name": name,
         "command": _command(),
-        "commit": _commit(),
-        "machine": _machine(),
+        "commit": source_version(),
+        "machine": machine_facts(),
         "seed": seed,
         "num_warm_up": num_warm_up,
         "limits": limits,
@@ -56,28 +56,3 @@ def _command() -> str:
     main = sys.modules["__main__"].__spec__
     program = ["-m", main.name] if main else [os.path.relpath(sys.argv[0], ROOT)]
     return " ".join(["python", *program, *sys.argv[1:]])
-
-
-def _commit() -> str:
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return git("rev-parse", "HEAD") + ("+changes" if changed else "")
-
-
-def _machine() -> dict[str, object]:
-    model = platform.processor() or platform.machine()
-    cpu_info = Path("/proc/cpuinfo")
-    if cpu_info.exists():
-        for line in cpu_info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    return {
-        "cpu": model,
-        "num_cores": os.cpu_count(),
-        "load_average_1_min": round(os.getloadavg()[0], 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-    }

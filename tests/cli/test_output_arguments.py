@@ -1,0 +1,36 @@
+"""What every measuring command writes and where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.core.errors import ConfigError
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_output_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_a_result_says_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(path, result_document("what", {"rows": [1], "date": "as given"}, repeats=3))
+    document = json.loads(path.read_text())
+    assert {"command", "commit", "machine"} <= set(document)
+    assert (document["name"], document["repeats"], document["rows"], document["date"]) == ("what", 3, [1], "as given")
+    assert {"cpu", "num_cores_granted", "isa", "load_average_1_min"} <= set(document["machine"])
+
+
+@pytest.mark.parametrize("flag", ["--json", "--report"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(flag: str, tmp_path: Path) -> None:
+    for bad in (tmp_path, tmp_path / "none" / "file"):
+        with pytest.raises(ConfigError, match=flag):
+            check_output_files(parse(flag, str(bad)))
+    check_output_files(parse(flag, str(tmp_path / "file")))
+    check_output_files(parse())
