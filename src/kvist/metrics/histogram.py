@@ -10,6 +10,7 @@ LATENCY_BUCKETS_S = (
     1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+STEP_TOKEN_BUCKETS = (0, *TOKEN_BUCKETS)  # a step may have none of a kind
 COUNT_BUCKETS = (0, 1, 2, 3, 5, 10, 20, 50)
 
 

@@ -44,6 +44,11 @@ def render(recorder: MetricsRecorder, facts: EngineFacts, *, vllm_names: bool) -
     _write_histograms(text, recorder, "kvist:")
     text.histogram("kvist:step_time_seconds", "Duration of a forward pass", recorder.step_time_s)
     text.histogram("kvist:tokens_per_step", "Tokens computed in a forward pass", recorder.tokens_per_step)
+    for name, kind, histogram in (
+        ("kvist:prefill_tokens_per_step", "Prefill", recorder.prefill_tokens_per_step),
+        ("kvist:decode_tokens_per_step", "Decode", recorder.decode_tokens_per_step),
+    ):
+        text.histogram(name, f"{kind} tokens computed in a forward pass", histogram)
     if vllm_names:
         _write_histograms(text, recorder, "vllm:")
         _write_vllm(text, recorder, facts)

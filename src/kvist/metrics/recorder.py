@@ -21,7 +21,7 @@ from kvist.core.request_events import (
 )
 from kvist.metrics import definitions
 from kvist.metrics.definitions import RequestTimes
-from kvist.metrics.histogram import COUNT_BUCKETS, LATENCY_BUCKETS_S, TOKEN_BUCKETS, Histogram
+from kvist.metrics.histogram import COUNT_BUCKETS, LATENCY_BUCKETS_S, STEP_TOKEN_BUCKETS, TOKEN_BUCKETS, Histogram
 
 
 class MetricsRecorder:
@@ -58,6 +58,8 @@ class MetricsRecorder:
         self.inference_time_s = Histogram(LATENCY_BUCKETS_S)
         self.step_time_s = Histogram(LATENCY_BUCKETS_S)
         self.tokens_per_step = Histogram(TOKEN_BUCKETS)
+        self.prefill_tokens_per_step = Histogram(STEP_TOKEN_BUCKETS)
+        self.decode_tokens_per_step = Histogram(STEP_TOKEN_BUCKETS)
         self.request_prompt_tokens = Histogram(TOKEN_BUCKETS)
         self.request_generation_tokens = Histogram(TOKEN_BUCKETS)
         self.request_preemptions = Histogram(COUNT_BUCKETS)
@@ -165,6 +167,8 @@ class MetricsRecorder:
         self.num_steps += 1
         self.step_time_s.observe(step.step_time_s)
         self.tokens_per_step.observe(step.num_scheduled_tokens)
+        self.prefill_tokens_per_step.observe(step.num_prefill_tokens)
+        self.decode_tokens_per_step.observe(step.num_decode_tokens)
         self.step_tokens["prefill"] += step.num_prefill_tokens
         self.step_tokens["decode"] += step.num_decode_tokens
         self.step_tokens["draft"] += step.num_draft_tokens
