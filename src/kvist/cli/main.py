@@ -41,6 +41,7 @@ COMMANDS = {
     "bench kernels": Command(
         "kvist.cli.bench_kernels", "[MODEL]", "time each kernel of a model and compare with what the machine can do"
     ),
+    "repro": Command("kvist.cli.repro", "NAME", "measure what a paper claims and print it beside the published figure"),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 

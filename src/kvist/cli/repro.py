@@ -1,0 +1,99 @@
+"""Run the measurement behind a paper's claim on this engine and print it beside the published figure.
+
+NAME is one of the reproductions below, or "all", which also writes docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from kvist.cli.model_source import add_config_file_argument, find_model
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.config.arguments import add_config_arguments, number, whole_number
+from kvist.config.cache_config import CacheConfig
+from kvist.config.engine_config import ExecutorConfig
+from kvist.config.load import load_configs
+from kvist.config.model_config import ModelConfig
+from kvist.core.errors import ConfigError
+from kvist.repro.registry import REPROS, find
+from kvist.repro.result import ReproResult, to_document
+from kvist.repro.setting import ReproSetting
+from kvist.repro.table import text_lines
+
+SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
+REPEATS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    width = max(map(len, REPROS))
+    parser.epilog = "\n".join(f"  {name:<{width}}  {repro.paper}" for name, repro in REPROS.items())
+    parser.add_argument("name", metavar="NAME", help="which reproduction, or all")
+    parser.add_argument(
+        "--scale",
+        type=number("--scale", low=0.001),
+        default=1.0,
+        metavar="SHARE",
+        help="share of each load's requests (default: 1)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=whole_number("--repeats", low=1),
+        metavar="N",
+        help=f"runs of each configuration, interleaved (default: {REPEATS}; 1 with --quick)",
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("docs/results.md"), metavar="FILE.md", help="where `all` writes its page"
+    )
+    add_output_arguments(parser, model=False)
+    add_config_file_argument(parser)
+    add_config_arguments(parser, SECTIONS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    names = list(REPROS) if arguments.name == "all" else [arguments.name]
+    for name in names:
+        find(name)
+    check_output_files(arguments)
+    if arguments.report is not None:
+        raise ConfigError("--report: pages of reproductions are not written yet; --json FILE has all of it")
+    if arguments.name == "all" and not arguments.results.absolute().parent.is_dir():
+        raise ConfigError(f"--results {arguments.results}: its folder does not exist")
+    setting = _setting(arguments)
+    # Here, because --help must not wait for the engine's imports.
+    from kvist.repro import registry
+    from kvist.repro.page import results_page
+
+    documents: list[dict[str, Any]] = []
+    for name in names:
+        result = registry.run(name, setting)
+        sys.stdout.write("\n".join([*text_lines(result), "", ""]))
+        sys.stdout.flush()
+        documents.append(_document(result))
+    if arguments.json is not None:
+        write_json(arguments.json, documents[0] if len(documents) == 1 else {"repros": documents})
+    if arguments.name == "all":
+        arguments.results.write_text(results_page(documents), encoding="utf-8")
+    return 0
+
+
+def _setting(arguments: argparse.Namespace) -> ReproSetting:
+    configs = load_configs(arguments, SECTIONS)
+    return ReproSetting(
+        model_path=find_model(configs["model"]),
+        model=configs["model"],
+        cache=configs["cache"],
+        executor=configs["executor"],
+        is_quick=arguments.quick,
+        scale=arguments.scale,
+        repeats=arguments.repeats or (1 if arguments.quick else REPEATS),
+        say=lambda text: print(f"kvist repro: {text}", file=sys.stderr, flush=True),
+    )
+
+
+def _document(result: ReproResult) -> dict[str, Any]:
+    """Any: JSON."""
+    return result_document(result.name, to_document(result), repeats=result.repeats)

@@ -1,0 +1,1 @@
+"""One file per paper: its effect, measured on this engine, beside the published figure."""

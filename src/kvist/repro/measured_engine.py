@@ -1,0 +1,138 @@
+"""The engine that reproductions measure: one loaded model, and runs of loads over it in any configuration."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from kvist.bench.load_run import LoadRun, LoadRunner, OnStep
+from kvist.bench.loaded_model import LoadedModel, load_model
+from kvist.config.cache_config import CacheConfig
+from kvist.config.engine_config import EngineConfig
+from kvist.config.scheduler_config import SchedulerConfig
+from kvist.config.speculation_config import SpeculationConfig
+from kvist.kvcache.kv_cache import KVCache
+from kvist.repro.setting import ReproSetting
+from kvist.runtime.real_clock import RealClock
+from kvist.workload.text_source import TextSource, read_sentences
+from kvist.workload.trace_record import TextPart, TraceRecord, count_prompt_tokens
+
+MAX_NUM_SEQS = 32
+TOKEN_BUDGET = 512
+
+
+class MeasuredEngine:
+    """Holds the model until `close`; as a context manager too.
+
+    num_kv_tokens: of the pool. max_num_batched_tokens, max_num_seqs: of the largest configuration that it will run.
+    """
+
+    def __init__(
+        self,
+        setting: ReproSetting,
+        *,
+        num_kv_tokens: int,
+        max_num_batched_tokens: int = TOKEN_BUDGET,
+        max_num_seqs: int = MAX_NUM_SEQS,
+        cache: CacheConfig | None = None,
+    ) -> None:
+        self._setting = setting
+        self._clock = RealClock()
+        self._serials = count()
+        config = EngineConfig(
+            model=setting.model,
+            cache=cache or setting.cache,
+            executor=setting.executor,
+            scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
+        )
+        setting.say("loading the model")
+        num_blocks = -(-num_kv_tokens // config.cache.block_size) + 1
+        self.model: LoadedModel = load_model(config, setting.model_path, num_blocks=num_blocks)
+        tokenizer = self.model.tokenizer
+        self.texts = TextSource(lambda text: tokenizer.encode(text, add_special_tokens=False), read_sentences())
+        self.play("warm-up", [_WARM_UP])
+
+    def __enter__(self) -> MeasuredEngine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.model.close()
+
+    def play(  # noqa: PLR0913 - all that may differ between two runs
+        self,
+        what: str,
+        records: Sequence[TraceRecord],
+        *,
+        scheduler: SchedulerConfig | None = None,
+        kv_cache: KVCache | None = None,
+        speculation: SpeculationConfig | None = None,
+        temperature: float = 0.0,
+        shares_samples: bool = True,
+        on_step: OnStep | None = None,
+    ) -> LoadRun:
+        """Run a load through a fresh engine. kv_cache: empty; None for one over the whole pool, with prefix caching."""
+        config = scheduler or SchedulerConfig()
+        if config.max_num_batched_tokens is None:
+            config = replace(config, max_num_batched_tokens=self.model.max_num_batched_tokens)
+        config = replace(
+            config,
+            max_num_seqs=min(config.max_num_seqs, self.model.config.scheduler.max_num_seqs),
+            max_num_queued_reqs=max(len(records), config.max_num_queued_reqs),
+        )
+        core = self.model.new_core(kv_cache or self.model.new_cache(), config, speculation)
+        self._setting.say(what)
+        runner = LoadRunner(
+            core,
+            self._clock,
+            self.texts,
+            name=f"run-{next(self._serials)}",
+            temperature=temperature,
+            shares_samples=shares_samples,
+            on_step=on_step,
+        )
+        run = runner.run(records)
+        self.model.forget(runner.request_ids)
+        return run
+
+
+_WARM_UP = TraceRecord(index=0, arrival_s=0.0, prompt=(TextPart("warm-up", 0, 64),), num_output_tokens=4)
+
+
+def at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
+    """The same requests, all there from the start, and follow-ups without a pause: how fast can it be?"""
+    return [
+        TraceRecord(
+            index=record.index,
+            arrival_s=0.0,
+            prompt=record.prompt,
+            num_output_tokens=record.num_output_tokens,
+            after=record.after,
+            n=record.n,
+            session_id=record.session_id,
+        )
+        for record in records
+    ]
+
+
+def total_tokens(records: Sequence[TraceRecord]) -> int:
+    """Prompt and output tokens of all requests, as if nothing were shared."""
+    return sum(count_prompt_tokens(records)) + sum(record.num_output_tokens * record.n for record in records)
+
+
+def longest_request_tokens(records: Sequence[TraceRecord]) -> int:
+    prompts = count_prompt_tokens(records)
+    return max(prompt + record.num_output_tokens for prompt, record in zip(prompts, records, strict=True))
+
+
+def spread_of_ratio(measured: Sequence[float], baseline: Sequence[float]) -> float | None:
+    """(largest - smallest) / median of the ratio in each repeat; None for one repeat."""
+    return spread([a / b for a, b in zip(measured, baseline, strict=True)])
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """(largest - smallest) / median; None for one value."""
+    if len(values) < 2:
+        return None
+    return (max(values) - min(values)) / statistics.median(values)

@@ -1,0 +1,41 @@
+"""The reproductions by name. Each module has `run(setting) -> ReproResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from kvist.core.errors import ConfigError
+from kvist.core.suggest import did_you_mean
+from kvist.repro.result import ReproResult
+from kvist.repro.setting import ReproSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Repro:
+    """Where it is, and the paper."""
+
+    module: str
+    paper: str
+
+
+REPROS: Mapping[str, Repro] = {
+    "paged": Repro("kvist.repro.paged", "PagedAttention (vLLM, SOSP'23)"),
+    "radix": Repro("kvist.repro.radix", "RadixAttention (SGLang, NeurIPS'24)"),
+}
+
+
+def find(name: str) -> Repro:
+    """Raises ConfigError, with what there is."""
+    if name not in REPROS:
+        known = ", ".join([*REPROS, "all"])
+        raise ConfigError(f"there is no reproduction {name!r}.{did_you_mean(name, REPROS)} There is {known}.")
+    return REPROS[name]
+
+
+def run(name: str, setting: ReproSetting) -> ReproResult:
+    """Run the reproduction `name`."""
+    # By name: a list of reproductions needs none of them.
+    result: ReproResult = import_module(find(name).module).run(setting)
+    return result

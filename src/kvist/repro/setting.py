@@ -1,0 +1,50 @@
+"""How a reproduction is to be run: on which model, how large, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvist.config.cache_config import CacheConfig
+from kvist.config.engine_config import ExecutorConfig
+from kvist.config.model_config import ModelConfig
+from kvist.workload.load_file import Load, frozen_loads
+
+COUNTS = ("num_requests", "num_sessions", "roots")  # what a load has many of, by its shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproSetting:
+    """scale: share of each frozen load's requests. is_quick: loads as small as each reproduction says instead.
+
+    say: told what is being measured.
+    """
+
+    model_path: Path
+    model: ModelConfig
+    cache: CacheConfig
+    executor: ExecutorConfig
+    is_quick: bool
+    scale: float
+    repeats: int
+    say: Callable[[str], None]
+
+    @property
+    def size(self) -> str:
+        """In a word or two, for the table."""
+        if self.is_quick:
+            return "quick"
+        return "full" if self.scale == 1.0 else f"{self.scale:.0%} of each load's requests"
+
+    def load(self, name: str, quick: Mapping[str, int]) -> Load:
+        """A frozen load at this size. quick: fields of its shape that differ in a quick run."""
+        load = frozen_loads().load(name)
+        if self.is_quick:
+            return replace(load, shape=replace(load.shape, **quick))  # type: ignore[arg-type]  # counts of its shape
+        counts = {
+            field: max(1, round(getattr(load.shape, field) * self.scale))
+            for field in COUNTS
+            if hasattr(load.shape, field)
+        }
+        return replace(load, shape=replace(load.shape, **counts))

@@ -1,0 +1,123 @@
+"""What the tables are computed from, against cases computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvist.bench.load_run import RequestRun
+from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
+from kvist.core.request_events import StepSummary
+from kvist.kvcache.kv_cache import KVCache
+from kvist.repro.kv_usage import KVUsage
+from kvist.repro.measured_engine import spread, spread_of_ratio
+from kvist.repro.paged import region_tokens
+from kvist.repro.prefix_maximum import possible_cached_tokens
+from kvist.repro.radix import tight_pool_tokens
+from kvist.repro.reserving_cache import ReservingKVCache
+from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
+
+A = RequestId("a")
+
+
+def step(seconds: float, num_running: int, num_waiting: int = 0) -> StepSummary:
+    return StepSummary(
+        step_id=0,
+        time_s=0.0,
+        step_time_s=seconds,
+        num_scheduled_tokens=0,
+        num_prefill_tokens=0,
+        num_decode_tokens=0,
+        num_padding_tokens=0,
+        num_running=num_running,
+        num_waiting=num_waiting,
+        num_free_blocks=0,
+        num_evictable_blocks=0,
+        num_total_blocks=0,
+    )
+
+
+def test_the_possible_is_the_longest_prefix_shared_with_anything_before() -> None:
+    requests = [
+        ([1, 2, 3, 4], [9, 9]),
+        ([1, 2, 3, 5], [8]),  # shares 1 2 3
+        ([1, 2, 3, 4, 9, 9, 7], [6]),  # the first one's prompt and its answer but for the last token
+        ([1, 2, 3, 4], [9]),  # all of it, but one token is always computed
+        ([7, 7], [1]),  # nothing
+    ]
+    assert possible_cached_tokens(requests) == [0, 3, 5, 3, 0]
+
+
+def test_without_outputs_the_possible_is_all_tokens_less_the_edges_of_the_tree() -> None:
+    prompts = [[1, 2, 300, 70000], [1, 2, 300, 5], [1, 9, 9, 9], [4, 4, 4, 4]]
+    num_edge_tokens = 4 + 1 + 3 + 4
+    for order in (prompts, prompts[::-1]):
+        assert sum(possible_cached_tokens((prompt, []) for prompt in order)) == 16 - num_edge_tokens
+
+
+def test_waste_counts_slots_without_a_token_and_weighs_steps_by_time() -> None:
+    cache = KVCache(num_blocks=8, enable_prefix_caching=False)
+    prompt = list(range(20))
+    table = cache.admit(
+        A, PUBLIC_DOMAIN, pack_token_ids(prompt), cache.match(PUBLIC_DOMAIN, pack_token_ids(prompt), max_tokens=19)
+    )
+    cache.grow(table, num_tokens=20, write_from=0)
+    usage = KVUsage(cache)
+    request = RequestRun(0, 0, 0.0, prompt)
+    usage.note(step(1.0, 1), {A: request})  # 20 tokens in 32 slots
+    request.token_ids = list(range(12))
+    usage.note(step(3.0, 1, num_waiting=2), {A: request})  # 32 in 32
+    assert usage.waste_share == pytest.approx(1 - (20 + 3 * 32) / (4 * 32))
+    assert usage.mean_running_while_some_wait == 1.0
+    assert usage.shared_share == 0.0
+
+
+def test_shared_blocks_count_once() -> None:
+    cache = KVCache(num_blocks=8)
+    packed = pack_token_ids(list(range(33)))
+    first = cache.admit(A, PUBLIC_DOMAIN, packed, cache.match(PUBLIC_DOMAIN, packed, max_tokens=32))
+    cache.grow(first, num_tokens=33, write_from=0)
+    cache.commit(first, packed, num_computed_tokens=32)
+    other = cache.admit(RequestId("b"), PUBLIC_DOMAIN, packed, cache.match(PUBLIC_DOMAIN, packed, max_tokens=32))
+    cache.grow(other, num_tokens=33, write_from=32)
+    usage = KVUsage(cache)
+    usage.note(step(1.0, 2), {})
+    assert usage.shared_share == pytest.approx(2 / 6)
+
+
+def test_a_reservation_is_contiguous_and_bounds_how_many_run() -> None:
+    cache = ReservingKVCache(num_blocks=10, block_size=16, max_model_len=64)
+    assert cache.num_regions == 2
+    packed = pack_token_ids([1, 2, 3])
+    match = cache.match(PUBLIC_DOMAIN, packed, max_tokens=2)
+    tables = [cache.admit(RequestId(name), PUBLIC_DOMAIN, packed, match) for name in "ab"]
+    assert [table.block_ids for table in tables] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert cache.num_available_blocks == 0
+    assert cache.grow(tables[0], num_tokens=64, write_from=3) is None
+    cache.release(tables[0])
+    assert cache.num_available_blocks > 0
+    assert cache.num_free_blocks == 4
+
+
+@pytest.mark.parametrize(("longest", "region"), [(1, 1), (512, 512), (513, 1024), (1756, 2048)])
+def test_a_region_is_the_power_of_two_that_holds_the_longest_request(longest: int, region: int) -> None:
+    assert region_tokens(longest) == region
+
+
+def test_a_tight_pool_is_a_share_of_what_sessions_hold_at_their_end() -> None:
+    def record(index: int, after: int | None, prompt: tuple[TextPart | AnswerPart, ...]) -> TraceRecord:
+        return TraceRecord(index=index, arrival_s=0.0, prompt=prompt, num_output_tokens=10, after=after)
+
+    first = (TextPart("x", 0, 400),)
+    records = [
+        record(0, None, first),
+        record(1, 0, (*first, AnswerPart(0), TextPart("y", 0, 20))),  # ends its session at 440 tokens
+        record(2, None, first),  # ends at 410
+    ]
+    assert tight_pool_tokens(records, 0.9) == 765
+    assert tight_pool_tokens(records, 0.5) == 504  # the longest request and a little must fit
+
+
+def test_spread_is_the_range_over_the_median() -> None:
+    assert spread([1.0]) is None
+    assert spread([1.0, 2.0, 4.0]) == 1.5
+    assert spread_of_ratio([2.0, 3.0], [1.0, 1.0]) == pytest.approx(1 / 2.5)
