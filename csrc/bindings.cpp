@@ -310,6 +310,7 @@ NB_MODULE(_native, m) {
         .def_ro("k", &Weight::k)
         .def_prop_ro("format", [](const Weight& w) { return static_cast<int>(w.format); })
         .def_prop_ro("num_bytes", [](const Weight& w) { return w.data.size(); });
+    m.def("plain_twin", [](const std::string& isa) { return std::string(plain_twin(isa.c_str())); }, "isa"_a);
     m.def("isas", [] {
         const auto names = kernel_names();
         return std::vector<std::string>(names.begin(), names.end());

@@ -16,6 +16,9 @@ namespace kvist {
 namespace portable {
 const Kernels& table();
 }
+namespace amx_plain {
+const Kernels& table();
+}
 #if defined(__x86_64__)
 namespace avx2 {
 const Kernels& table();
@@ -36,7 +39,7 @@ bool may_use_amx() {
     static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     unsigned a = 0, b = 0, c = 0, d = 0;
     __cpuid_count(7, 0, a, b, c, d);
-    return granted && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-TILE, AMX-INT8
+    return granted && (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-BF16, AMX-TILE, AMX-INT8
 #else
     return false;
 #endif
@@ -52,15 +55,19 @@ bool has_avx512() {
 
 const Kernels* find_kernels(const char* name) {
     if (!std::strcmp(name, "portable")) return &portable::table();
+    if (!std::strcmp(name, "amx_plain")) return &amx_plain::table();
 #if defined(__x86_64__)
     if (!std::strcmp(name, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("f16c"))
         return &avx2::table();
     if (!std::strcmp(name, "avx512") && has_avx512()) return &avx512::table();
-    if (!std::strcmp(name, "amx") && has_avx512() && may_use_amx()) return &amx::table();
+    if (!std::strcmp(name, "amx") && has_avx512() && __builtin_cpu_supports("avx512bf16") && may_use_amx())
+        return &amx::table();
 #endif
     return nullptr;
 }
+
+const char* plain_twin(const char* name) { return std::strcmp(name, "amx") ? "portable" : "amx_plain"; }
 
 std::vector<const char*> kernel_names() {
     std::vector<const char*> names;

@@ -147,8 +147,11 @@ struct Kernels {
 // Floats of the states of `num_queries` queries: the maximum, sixteen partial sums and the weighted values of each.
 inline int64_t attention_state_floats(int num_queries, int head_dim) { return int64_t{num_queries} * (32 + head_dim); }
 
-// Kernels by name ("portable", "avx2", "avx512", "amx"); null where this build or this processor lacks them.
+// Kernels by name ("portable", "avx2", "avx512", "amx", or "amx_plain", the arithmetic of amx in plain C++); null where this
+// build or this processor lacks them.
 const Kernels* find_kernels(const char* name);
+// The kernels in plain C++, for any processor, that give the same bits as those called `name`.
+const char* plain_twin(const char* name);
 // Names of those that this build has and this processor runs, the widest first; the last is "portable".
 std::vector<const char*> kernel_names();
 // The widest that this processor runs.

@@ -109,7 +109,7 @@ namespace {
 
 template <class Format>
 void linear_tiles(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
-    const bool fits = a.w.k / kGroup <= kMaxGroups;
+    [[maybe_unused]] const bool fits = a.w.k / kGroup <= kMaxGroups;
 #if defined(__AMX_INT8__)
     for (; fits && row_end - row_begin >= kMinMatrixRows; row_begin = std::min(row_begin + kMaxMatrixRun, row_end))
         matrix_run<Format>(a, tile_begin, tile_end, row_begin, std::min(row_begin + kMaxMatrixRun, row_end));

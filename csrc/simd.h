@@ -53,6 +53,22 @@ inline F16 load_bfloat(const uint16_t* p) {
     const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
 }
+// To the nearest bfloat16, even on ties; numbers below the normal ones become 0, NaN stays NaN.
+inline void store_bfloat(uint16_t* p, F16 a) {
+#if defined(__AVX512BF16__)
+    const __m256i halves = (__m256i)_mm512_cvtneps_pbh(a.v);
+#else
+    const __m512i bits = _mm512_castps_si512(a.v), magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 is_nan = _mm512_cmp_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000), _MM_CMPINT_NLE);
+    rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 is_tiny = _mm512_cmp_epi32_mask(magnitude, _mm512_set1_epi32(0x800000), _MM_CMPINT_LT);
+    rounded = _mm512_mask_sub_epi32(rounded, is_tiny, bits, magnitude);
+    const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+#endif
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
+}
 inline F16 load_int32(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
 inline F16 load_int8(const int8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
@@ -225,6 +241,22 @@ inline void store_int8(int8_t* p, F16 a) {
     for (int i = 0; i < kLanes; i++) p[i] = static_cast<int8_t>(a.v[i]);
 }
 
+#endif
+
+#if !defined(__AVX512F__)
+inline void store_bfloat(uint16_t* p, F16 a) {
+    float x[kLanes];
+    store(x, a);
+    for (int i = 0; i < kLanes; i++) {
+        uint32_t bits;
+        std::memcpy(&bits, x + i, 4);
+        const uint32_t magnitude = bits & 0x7fffffff;
+        if (magnitude > 0x7f800000) bits |= 0x400000;
+        else if (magnitude < 0x800000) bits -= magnitude;
+        else bits += 0x7fff + (bits >> 16 & 1);
+        p[i] = static_cast<uint16_t>(bits >> 16);
+    }
+}
 #endif
 
 // Fixed tree: lanes 8 apart, then 4, 2, 1.

@@ -1,4 +1,4 @@
-"""Checks an instruction set's kernels against the portable ones before any model trusts them."""
+"""Checks an instruction set's kernels against their twins in plain C++ before any model trusts them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 @cache
 def trusted_isa() -> str:
-    """The widest instruction set of this processor whose kernels give the portable kernels' bits."""
+    """The widest instruction set of this processor whose kernels give the bits of their twins in plain C++."""
     for isa in _native.isas():
         if isa == "portable" or _same(isa):
             return isa
-        log.warning("the %s kernels differ from the portable ones on this processor and are not used", isa)
+        log.warning("the %s kernels differ from what they should compute on this processor and are not used", isa)
     return "portable"
 
 
@@ -52,7 +52,7 @@ def named_isa(name: str) -> str:
 
 
 def _same(isa: str) -> bool:
-    ours, plain = probe(isa, NUM_TOKENS), probe("portable", NUM_TOKENS)
+    ours, plain = probe(isa, NUM_TOKENS), probe(_native.plain_twin(isa), NUM_TOKENS)
     return all(np.array_equal(ours[name], plain[name], equal_nan=True) for name in plain)
 
 
