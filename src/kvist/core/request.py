@@ -39,6 +39,8 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: packed little-endian int32. domain: key domain of its KV blocks.
     priority: lower is served first. deadline_s: latest finish, in the engine's clock, or None.
     fork_of: id of the sample with index 0 of the same prompt; this one shares its blocks copy-on-write.
+    num_incoming_tokens: so many prompt tokens' KV, fewer than all, comes from elsewhere; it starts when that is here.
+    leases_kv: when it ends well its blocks are held for a reader, until released or expired.
     ttft_ms, tpot_ms: latency targets, if the client gave any.
     """
 
@@ -53,6 +55,8 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     sample_index: int = 0
     fork_of: RequestId | None = None
     skip_reading_prefix_cache: bool = False
+    num_incoming_tokens: int = 0
+    leases_kv: bool = False
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 

@@ -43,6 +43,10 @@ def check_request(new: NewRequest) -> int:
         raise InvalidRequestError("prompt_token_ids is not packed int32", param="prompt")
     if abs(new.priority) > MAX_PRIORITY:
         raise InvalidRequestError(f"priority must be within ±{MAX_PRIORITY}", param="priority")
+    if not 0 <= new.num_incoming_tokens < max(num_prompt_tokens, 1):
+        raise InvalidRequestError(
+            f"num_incoming_tokens must be fewer than the {num_prompt_tokens} prompt tokens", param="num_incoming_tokens"
+        )
     if new.deadline_s is not None and math.isnan(new.deadline_s):
         raise InvalidRequestError("deadline_s is not a number", param="deadline_s")
     return num_prompt_tokens

@@ -29,6 +29,7 @@ class CandidateSource:
         self._block_size = state.block_size
         self._requests = state.requests
         self._running = state.running.by_id
+        self._handover = state.handover
         self._reserve = reserve
         self._refused: TrackedRequest | None = None
         self._refused_at = (0, 0, 0)
@@ -39,10 +40,10 @@ class CandidateSource:
         Nobody overtakes a request that waits for memory, or large ones would starve. Requests that wait for KV
         are passed over: what they wait for is on its way.
         """
-        if max_candidates <= 0 or self._is_still_refused():
+        if max_candidates <= 0 or self.is_still_refused():
             return
         num_drawn = num_taken_blocks = 0
-        growth = self._reserve.tally(list(self._running.values()))
+        growth = self._reserve.tally([*self._running.values(), *self._handover.holders()])
         first_blocks: set[FirstBlockKey] = set()
         for request in self._state.queue.in_order(now, self.num_reusable_tokens):
             if self.waits_for_kv(request, now):
@@ -54,7 +55,7 @@ class CandidateSource:
                     continue  # one drawn a moment ago is about to compute the same block
                 first_blocks.add(key)
             num_taken_blocks += self.num_taken_blocks(request)
-            is_alone = num_drawn == 0 and not self._running
+            is_alone = num_drawn == 0 and not self._running and not self._handover.is_holding
             num_needed_blocks = num_taken_blocks + growth.num_blocks(request)
             if not is_alone and num_needed_blocks > self._kv_cache.num_available_blocks:
                 if num_drawn == 0:
@@ -131,7 +132,7 @@ class CandidateSource:
         self._refused = request
         self._refused_at = (self._kv_cache.num_available_blocks, len(self._running), self._state.queue.num_added)
 
-    def _is_still_refused(self) -> bool:
+    def is_still_refused(self) -> bool:
         """Whether the first in the queue was refused and nothing has changed that: no look at the queue is needed."""
         if self._refused is None or self._refused.table is not None or self._refused.id not in self._requests:
             return False
@@ -143,11 +144,11 @@ class CandidateSource:
         )
 
     def _is_current(self, wait: KVWait, request: TrackedRequest) -> bool:
-        """Whether the one waited for still computes: a block's owner must run, a fork's parent may await its turn."""
+        """Whether the one waited for still computes or receives; a fork's parent may still await its turn."""
         owner = self._requests.get(wait.owner_id)
         if owner is None or owner.num_computed_tokens >= wait.until_computed_tokens:
             return False
-        return owner.state is RequestState.RUNNING or owner is self.fork_parent(request)
+        return owner.table is not None or owner is self.fork_parent(request)
 
     def _find_wait(self, request: TrackedRequest, now: float) -> KVWait | None:
         parent = self.fork_parent(request)
@@ -158,8 +159,8 @@ class CandidateSource:
         match = self.match(request)
         if match.num_pending_tokens == 0 or match.pending_owner is None:
             return None
-        owner = self._running.get(match.pending_owner)
-        if owner is None:
+        owner = self._requests.get(match.pending_owner)
+        if owner is None or owner.table is None:
             return None
         until = match.num_tokens // self._block_size * self._block_size + match.num_pending_tokens
         if owner.num_computed_tokens >= until:

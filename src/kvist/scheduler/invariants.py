@@ -16,9 +16,15 @@ def check_scheduler(state: SchedulerState, *, max_running: int) -> None:
     running = state.running
     assert len(waiting) == len(state.queue), "a request waits twice"
     assert not waiting.keys() & running.by_id.keys(), "a request waits and runs"
-    assert waiting.keys() | running.by_id.keys() == state.requests.keys(), "a request is in no queue"
+    handover = state.handover
+    stages = [handover.asked, handover.receiving, handover.arrived]
+    elsewhere = {id_ for stage in stages for id_ in stage}
+    assert len(elsewhere) == sum(map(len, stages)), "a request waits for KV from elsewhere twice"
+    assert not elsewhere & (waiting.keys() | running.by_id.keys()), "a request waits for KV and is in another queue"
+    assert waiting.keys() | running.by_id.keys() | elsewhere == state.requests.keys(), "a request is in no queue"
+    assert state.joined.keys() <= running.by_id.keys(), "a request that does not run is to be introduced"
     assert state.queue.num_tokens == sum(request.num_tokens for request in waiting.values()), "waiting tokens"
-    assert len(running) <= max_running, f"{len(running)} requests run, at most {max_running} may"
+    assert len(running) + handover.num_holding <= max_running, f"{len(running)} requests run, at most {max_running} may"
     lists = running.decoding + running.prefilling
     assert len(set(lists)) == len(lists), "a running request is listed twice"
     assert set(lists) <= set(running.by_id.values()), "a listed request does not run"
@@ -27,8 +33,8 @@ def check_scheduler(state: SchedulerState, *, max_running: int) -> None:
     for request in running.by_id.values():
         _check_running(request, state, is_listed=request in lists)
     check_invariants(state.kv_cache)
-    tables = {request.id: request.table for request in running.by_id.values()}
-    assert tables == dict(state.kv_cache.tables), "the cache's open tables are not those of the running requests"
+    tables = {request.id: request.table for request in running.by_id.values()} | handover.tables()
+    assert tables == dict(state.kv_cache.tables), "the cache's open tables are not those of running requests and leases"
 
 
 def _check_waiting(request: TrackedRequest) -> None:

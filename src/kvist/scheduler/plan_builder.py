@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from kvist.core.draft import Draft
@@ -44,6 +44,7 @@ class PlanBuilder:
         self._new_requests: list[ScheduledRequestData] = []
         self._table_edits: list[TableEdit] = []
         self._block_moves: list[BlockMove] = []
+        self._num_started = 0
         self._num_started_tokens = 0
         self._drafts: dict[RequestId, Draft] = {}
 
@@ -66,21 +67,18 @@ class PlanBuilder:
 
     def add_start(self, request: TrackedRequest, moves: list[BlockMove]) -> None:
         """Introduce `request`, with all its tokens and blocks, to the executor."""
-        new = request.new
-        self._new_requests.append(
-            ScheduledRequestData(
-                request_id=request.id,
-                token_ids=request.token_ids.tobytes(),
-                num_prompt_tokens=request.num_prompt_tokens,
-                sampling=new.sampling,
-                sample_index=new.sample_index,
-                eos_token_ids=new.eos_token_ids,
-            )
-        )
         assert request.table is not None
+        self._new_requests.append(_introduction(request))
+        self._num_started += 1
         self._table_edits.append(TableEdit(request.id, 0, list(request.table.block_ids)))
         self._block_moves += moves
         self._num_started_tokens += request.num_tokens - request.num_computed_tokens
+
+    def add_joined(self, requests: Collection[TrackedRequest]) -> None:
+        """Introduce running requests whose KV came from elsewhere, before all edits of their tables."""
+        edits = [TableEdit(request.id, 0, list(request.table.block_ids)) for request in requests if request.table]
+        self._new_requests += [_introduction(request) for request in requests]
+        self._table_edits[:0] = edits
 
     def set_decodes(self, decodes: list[TrackedRequest], positions: list[int]) -> None:
         """One token for each of `decodes`, at `positions`; each samples the next."""
@@ -136,7 +134,7 @@ class PlanBuilder:
             decodes=self._decodes,
             chunks=self._chunks,
             num_prefill_tokens=num_prefill_tokens,
-            num_started=len(self._new_requests),
+            num_started=self._num_started,
             num_started_tokens=self._num_started_tokens,
             num_drafts=num_drafts,
         )
@@ -146,3 +144,15 @@ class PlanBuilder:
             return [1] * len(self._decodes)
         drafts = self._drafts
         return [1 + drafts[request.id].num_tokens if request.id in drafts else 1 for request in self._decodes]
+
+
+def _introduction(request: TrackedRequest) -> ScheduledRequestData:
+    new = request.new
+    return ScheduledRequestData(
+        request_id=request.id,
+        token_ids=request.token_ids.tobytes(),
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling=new.sampling,
+        sample_index=new.sample_index,
+        eos_token_ids=new.eos_token_ids,
+    )

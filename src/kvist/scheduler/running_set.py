@@ -27,6 +27,12 @@ class RunningSet:
         self.prefilling.append(request)
         self.num_admitted_since_idle += 1
 
+    def join(self, request: TrackedRequest) -> None:
+        """Add one whose KV came from elsewhere: it decodes at once if that was all of its known tokens but one."""
+        self.by_id[request.id] = request
+        (self.decoding if request.num_unscheduled_tokens == 1 else self.prefilling).append(request)
+        self.num_admitted_since_idle += 1
+
     def remove(self, request: TrackedRequest) -> None:
         del self.by_id[request.id]
         if request in self.decoding:

@@ -25,10 +25,12 @@ from kvist.scheduler.admission import (
 from kvist.scheduler.candidates import CandidateSource
 from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.invariants import check_scheduler
+from kvist.scheduler.kv_handover import KVHandover
 from kvist.scheduler.plan_builder import PlannedStep
 from kvist.scheduler.policies.registry import POLICY_FUNCTIONS
 from kvist.scheduler.preemption import GrowthReserve
 from kvist.scheduler.queue_orders import arrival_rank, make_queue, priority_rank
+from kvist.scheduler.repeated_decodes import RepeatedDecodes
 from kvist.scheduler.scheduler_state import SchedulerState
 from kvist.scheduler.scheduler_status import SchedulerStatus
 from kvist.scheduler.step_outcome import StepOutcome, apply_result
@@ -40,7 +42,8 @@ class Scheduler:
     """Plans steps over one KV cache, at most `max_steps_in_flight` of them open at once, finished in order.
 
     max_num_batched_tokens: the resolved token budget of a step (the configuration's may be None). speculator: proposes
-    drafts; needs steps one at a time, as its drafts follow tokens whose values are known.
+    drafts; needs steps one at a time, as its drafts follow tokens whose values are known. num_stages: of a pipeline,
+    in which steps overlap and so share no decoding request.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         speculator: Speculator | None = None,
+        num_stages: int = 1,
     ) -> None:
         self._config = config
         self._speculator = speculator
@@ -64,23 +68,50 @@ class Scheduler:
         self._rank = priority_rank if config.queue_order == "priority" else arrival_rank
         self._start_rate = StartRate()
         self._reserve = GrowthReserve(block_size)
-        queue = make_queue(config.queue_order, ageing_s=config.ageing_s)
-        self._state = SchedulerState(kv_cache=kv_cache, block_size=block_size, queue=queue)
+        self._state = SchedulerState(
+            kv_cache=kv_cache,
+            block_size=block_size,
+            queue=make_queue(config.queue_order, ageing_s=config.ageing_s),
+            handover=KVHandover(kv_cache),
+            num_stages=num_stages,
+        )
+        candidates = CandidateSource(self._state, self._reserve)
         self._planner = StepPlanner(
             self._state,
-            CandidateSource(self._state, self._reserve),
+            candidates,
             self._reserve,
             POLICY_FUNCTIONS[config.policy],
             token_budget=max_num_batched_tokens,
             max_chunk_tokens=_max_chunk_tokens(config, max_num_batched_tokens),
             speculator=speculator,
         )
+        self._repeated = RepeatedDecodes(self._state, self._planner, candidates, self._reserve, self._start_rate)
         self._deadlines: list[tuple[float, int, RequestId]] = []  # a heap; the number tells uses of one id apart
         self._num_added = 0
 
     @property
     def num_requests(self) -> int:
         return len(self._state.requests)
+
+    @property
+    def kv_handover(self) -> KVHandover:
+        """Where a driver sees what KV to bring, says that it is here, and holds blocks for readers elsewhere."""
+        return self._state.handover
+
+    @property
+    def repeated_decodes(self) -> RepeatedDecodes:
+        """The way to take many steps that differ in nothing but their positions."""
+        return self._repeated
+
+    def num_repeatable_steps(self) -> int:
+        """How many next steps `repeated_decodes` may take at once; 0: plan them."""
+        if self._speculator is not None or self._deadlines or self._config.policy == "static":
+            return 0
+        return self._repeated.num_steps(num_free_places=self._num_free_places)
+
+    @property
+    def _num_free_places(self) -> int:
+        return self._max_running - len(self._state.running) - self._state.handover.num_holding
 
     @property
     def max_steps_in_flight(self) -> int:
@@ -114,7 +145,10 @@ class Scheduler:
         rank = self._rank(new, now, self._num_added, self._config.ageing_s)
         request = track(new, max_total_tokens=max_total_tokens, rank=rank, now=now)
         self._state.requests[request.id] = request
-        self._state.queue.add(request)
+        if new.num_incoming_tokens:
+            self._state.handover.asked[request.id] = request
+        else:
+            self._state.queue.add(request)
         if new.deadline_s is not None:
             self._add_deadline(new.deadline_s, request)
         return [Queued(request.id, now, num_prompt_tokens, new.ttft_ms, new.tpot_ms)]
@@ -136,13 +170,16 @@ class Scheduler:
         """
         state = self._state
         self._drop_expired(now)
+        state.handover.expire_leases(now)
+        self._planner.reserve_for_kv(max_requests=self._num_free_places)
+        self._planner.join_arrived(now)
         if not state.requests or len(state.open_steps) >= self._max_steps_in_flight:
             return None
-        step = self._planner.plan(now, max_candidates=self._max_running - len(state.running))
+        step = self._planner.plan(now, max_candidates=self._num_free_places)
         if step is None:
             # What was granted to waiting requests did not fit after all: let the running ones have the step. Or the
             # last one that ran gave up its blocks: it starts again.
-            step = self._planner.plan(now, max_candidates=0 if state.running else self._max_running)
+            step = self._planner.plan(now, max_candidates=0 if state.running else self._num_free_places)
         if step is None:
             return None
         state.open_steps.append(step)
@@ -203,7 +240,7 @@ class Scheduler:
         return QueueLoad(
             num_waiting=len(self._state.queue),
             num_waiting_tokens=self._state.queue.num_tokens,
-            num_free_seqs=self._max_running - len(self._state.running),
+            num_free_seqs=self._num_free_places,
             max_num_queued_reqs=self._config.max_num_queued_reqs,
             max_num_queued_tokens=self._config.max_num_queued_tokens,
             started_per_s=self._start_rate.started_per_s,
@@ -265,16 +302,22 @@ class Scheduler:
     ) -> None:
         """End `request`, wherever it is, and free its blocks. No effect if it has ended already."""
         state = self._state
-        if request.state is RequestState.FINISHED:
+        if request.state in (RequestState.FINISHED, RequestState.LEASED):
             return
+        is_leased = request.new.leases_kv and reason in (FinishReason.STOP, FinishReason.LENGTH)
         if request.id in state.running.by_id:
-            state.stop_running(request)
+            state.stop_running(request, keep_blocks=is_leased)
+        elif request.id in state.handover:
+            state.handover.drop(request)
         else:
             state.queue.remove(request)
         del state.requests[request.id]
         if self._speculator is not None:
             self._speculator.forget(request.id)
         request.state = RequestState.FINISHED
+        if is_leased and request.table is not None:
+            request.state = RequestState.LEASED
+            state.handover.lease(request.id, request.table, now)
         request.finish_reason = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._reserve.note_finished(request.num_output_tokens)

@@ -49,12 +49,13 @@ class StepPlanner:
         self._max_chunk_tokens = max_chunk_tokens
         self._speculator = speculator
         self._num_steps = 0
+        self._refused_at = -1  # available blocks when memory was too short for KV from elsewhere
 
     def plan(self, now: float, *, max_candidates: int) -> PlannedStep | None:
         """Plan a step that starts at most `max_candidates` waiting requests. None if it would be empty."""
         running = self._state.running
         view = PolicyView(
-            decoding=running.decoding,
+            decoding=running.decoding if self._state.num_stages == 1 else self._one_share(running.decoding),
             prefilling=running.prefilling,
             waiting=self._candidates.draw(now, max_candidates=max_candidates),
             max_chunk_tokens=self._max_chunk_tokens,
@@ -70,8 +71,63 @@ class StepPlanner:
             room = self._token_budget - builder.num_tokens - grants.num_padding_tokens
             self._add_drafts(builder, self._speculator, room)
         self._num_steps += 1
+        builder.add_joined(self._state.joined.values())
+        self._state.joined = {}
         dropped, self._state.dropped = self._state.dropped, []
         return builder.build(dropped_request_ids=dropped, num_padding_tokens=grants.num_padding_tokens)
+
+    def _one_share(self, decoding: Sequence[TrackedRequest]) -> list[TrackedRequest]:
+        """Decodes for one step of a pipeline: its share of all, of those whose last token is known."""
+        idle = [request for request in decoding if not request.num_in_flight_samples]
+        return idle[: -(-len(decoding) // self._state.num_stages)]
+
+    def has_refused_kv(self) -> bool:
+        """Whether nobody can get blocks for KV from elsewhere now: none has asked, or memory was and is too short."""
+        return not self._state.handover.asked or self._state.kv_cache.num_available_blocks <= self._refused_at
+
+    def skip_steps(self, num_steps: int) -> None:
+        """Count steps that were taken without a plan."""
+        self._num_steps += num_steps
+
+    def reserve_for_kv(self, *, max_requests: int) -> None:
+        """Take blocks for requests whose KV comes from elsewhere, in order of arrival, as far as memory goes.
+
+        They come before the waiting queue: most of their work is done already.
+        """
+        state, handover, cache = self._state, self._state.handover, self._state.kv_cache
+        if self.has_refused_kv():
+            return
+        self._refused_at = -1
+        growth = self._tally()
+        for request in list(handover.asked.values())[: max(max_requests, 0)]:
+            match = handover.whole_block_match(request)
+            if match.num_tokens >= request.new.num_incoming_tokens:
+                del handover.asked[request.id]
+                state.queue.add(request)  # it is all here by now
+                continue
+            num_needed = -(-request.num_tokens // state.block_size) - len(match.block_ids)
+            num_needed += cache.num_evictable_blocks_of(match)
+            if state.running or handover.is_holding:
+                num_needed += growth.num_blocks(request)
+            if num_needed > cache.num_available_blocks:
+                self._refused_at = cache.num_available_blocks
+                return
+            handover.reserve(request, match)
+            growth.add(request)
+
+    def join_arrived(self, now: float) -> None:
+        """Let those run whose KV is here."""
+        state = self._state
+        arrived, state.handover.arrived = state.handover.arrived, {}
+        for request in arrived.values():
+            request.state = RequestState.RUNNING
+            state.running.join(request)
+            state.joined[request.id] = request
+            state.events.append(Scheduled(request.id, now, request.num_computed_tokens))
+
+    def _tally(self) -> GrowthTally:
+        state = self._state
+        return self._reserve.tally([*state.running.by_id.values(), *state.handover.holders()])
 
     def _add_decodes(self, builder: PlanBuilder, granted: Sequence[TrackedRequest], now: float) -> bool:
         """Add the granted decodes with the blocks they need. Returns whether somebody was preempted for that."""
@@ -155,7 +211,7 @@ class StepPlanner:
 
     def _add_chunks(self, builder: PlanBuilder, grants: Grants, now: float, *, may_start: bool) -> None:
         """Add granted chunks. Nobody starts (`may_start`) in a step that preempts: those that run need the memory."""
-        growth = self._reserve.tally(list(self._state.running.by_id.values()))
+        growth = self._tally()
         for granted, num_tokens in grants.chunks:
             request = cast("TrackedRequest", granted)
             if request.state is not RequestState.RUNNING:
@@ -178,11 +234,12 @@ class StepPlanner:
             return Start.WAITS_FOR_KV
         num_reused = self._candidates.num_reusable_tokens(request)
         num_needed = self._candidates.num_taken_blocks(request)
-        if state.running:
+        is_alone = not state.running and not state.handover.is_holding
+        if not is_alone:
             num_needed += growth.num_blocks(request)
         if num_needed <= state.kv_cache.num_available_blocks:
             table = self._open_table(request, num_reused)
-        elif state.running:
+        elif not is_alone:
             self._candidates.note_refused(request)
             return Start.NO_MEMORY
         else:

@@ -1,0 +1,111 @@
+"""What a cluster is made of: groups of replicas, the links between them, and how requests are routed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvist.config.option import option
+from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
+
+ROUTERS = ("random", "round_robin", "least_loaded", "power_of_two", "cache_aware", "session_affinity", "kv_centric")
+REJECTIONS = ("none", "at_decode", "early", "predicted")
+LINK_SHARINGS = ("fair", "fifo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroupConfig:
+    """`count` equal replicas. Weights say how large a share of each phase a replica gets; 0: none of it."""
+
+    name: str = option("replica", help="name of the group, in results")
+    count: int = option(1, help="replicas in the group", low=1)
+    prefill_weight: float = option(1.0, help="share of the prompts that a replica gets; 0: it never prefills", low=0.0)
+    decode_weight: float = option(1.0, help="share of the outputs that a replica gets; 0: it never decodes", low=0.0)
+    kv_cache_tokens: int = option(100_000, help="tokens that a replica's KV pool holds", low=32, unit="tokens")
+    host_cache_tokens: int = option(0, help="tokens of evicted KV that its host memory keeps", low=0, unit="tokens")
+    disk_cache_tokens: int = option(0, help="tokens of evicted KV that its disk keeps", low=0, unit="tokens")
+    tensor_parallel_size: int = option(1, help="devices that share each operation", low=1)
+    pipeline_parallel_size: int = option(1, help="stages of layers; as many steps are in flight", low=1)
+    policy: str = option("chunked_prefill", help="how a step's token budget is filled", choices=POLICIES)
+    queue_order: str = option("fcfs", help="order of the waiting queue", choices=QUEUE_ORDERS)
+    max_num_batched_tokens: int = option(8192, help="token budget of a step", low=16, unit="tokens")
+    max_num_seqs: int = option(256, help="most requests running at once", low=1)
+    max_model_len: int = option(131_072, help="longest prompt and output together", low=32, unit="tokens")
+    start_delay_s: float = option(0.0, help="time from a start, or a restart, to the first step", low=0.0, unit="s")
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksConfig:
+    """Bandwidths in GB/s (1e9 bytes), each direction, and how transfers share a link."""
+
+    devices_per_node: int = option(8, help="devices of one host; replicas fill hosts in order", low=1)
+    intra_node_gb_per_s: float = option(200.0, help="between replicas of one host", low=1e-6)
+    inter_node_gb_per_s: float = option(50.0, help="of one host's network", low=1e-6)
+    host_gb_per_s: float = option(25.0, help="between a device and its host's memory", low=1e-6)
+    disk_gb_per_s: float = option(3.0, help="of one replica's disk", low=1e-6)
+    latency_s: float = option(0.0, help="from the start of a transfer to its first byte", low=0.0, unit="s")
+    sharing: str = option(
+        "fair", help="fair: transfers split a link evenly; fifo: one after another", choices=LINK_SHARINGS
+    )
+    streams_kv: bool = option(
+        True, help="send KV to the decoding replica while the prompt is still computed; false: when it is done"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """Which replica gets a request, and whether any does."""
+
+    policy: str = option("kv_centric", help="how a replica is chosen for the prompt", choices=ROUTERS)
+    seed: int = option(0, help="of the policies that draw")
+    balancing_threshold: float = option(
+        1.5, help="fetch KV only where the best replica holds so many times more of the prompt (Mooncake)", low=1.0
+    )
+    ttft_slo_s: float | None = option(None, help="target of the time to first token", low=0.0, unit="s")
+    tpot_slo_s: float | None = option(None, help="target of the time per output token", low=0.0, unit="s")
+    rejection: str = option("none", help="when a request that would miss its target is refused", choices=REJECTIONS)
+    max_queue_s: float | None = option(
+        None,
+        help="hold requests back, fairly by tenant, while all replicas have so much queued",
+        low=0.0,
+        unit="s",
+    )
+    role_interval_s: float | None = option(
+        None, help="how often a replica may change its role to follow the load; default: never", low=0.001, unit="s"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureConfig:
+    """One replica stops: its requests and its KV are lost; it comes back empty after `down_s`, and its start delay."""
+
+    replica: int = option(0, help="number of the replica, counted over all groups", low=0)
+    at_s: float = option(0.0, help="when it stops", low=0.0, unit="s")
+    down_s: float | None = option(None, help="how long it is away; default: for good", low=0.0, unit="s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """A whole cluster. shared_pool_tokens: KV that a store beside the replicas keeps, over the hosts' network."""
+
+    groups: tuple[ReplicaGroupConfig, ...]
+    links: LinksConfig = LinksConfig()
+    router: RouterConfig = RouterConfig()
+    failures: tuple[FailureConfig, ...] = ()
+    block_size: int = 16
+    kv_bytes_per_token: int = 131_072
+    num_layers: int = 32
+    shared_pool_tokens: int = 0
+    check_invariants: bool = False
+
+    @property
+    def num_replicas(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    @property
+    def num_devices(self) -> int:
+        return sum(group.count * group.num_devices for group in self.groups)
