@@ -18,7 +18,7 @@ from kvist.config.load import SERVE_SECTIONS
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "kvist"
 TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
-PURE_CORE = ("core", "config", "kvcache", "scheduler", "engine", "metrics", "simulator")
+PURE_CORE = ("core", "config", "kvcache", "scheduler", "engine", "cluster", "costmodel", "metrics", "simulator")
 
 
 def run_python(*words: str) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,9 @@ COMMANDS = {
         "kvist.cli.bench_kernels", "[MODEL]", "time each kernel of a model and compare with what the machine can do"
     ),
     "repro": Command("kvist.cli.repro", "NAME", "measure what a paper claims and print it beside the published figure"),
+    "simulate": Command(
+        "kvist.cli.simulate", "--config FILE.toml --workload LOAD", "run a load through a simulated cluster"
+    ),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 

@@ -89,17 +89,25 @@ class FailureConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCacheConfig:
+    """KV that all replicas agree on, and the store beside them."""
+
+    block_size: int = option(16, help="tokens per KV block; a multiple of 16", low=16)
+    kv_bytes_per_token: int = option(131_072, help="K and V of one token in all layers", low=1, unit="bytes")
+    shared_pool_tokens: int = option(
+        0, help="tokens of KV in a store beside the replicas, over the hosts' network", low=0, unit="tokens"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """A whole cluster. shared_pool_tokens: KV that a store beside the replicas keeps, over the hosts' network."""
+    """A whole cluster. Replicas are numbered over all groups, in order."""
 
     groups: tuple[ReplicaGroupConfig, ...]
+    cache: ClusterCacheConfig = ClusterCacheConfig()
     links: LinksConfig = LinksConfig()
     router: RouterConfig = RouterConfig()
     failures: tuple[FailureConfig, ...] = ()
-    block_size: int = 16
-    kv_bytes_per_token: int = 131_072
-    num_layers: int = 32
-    shared_pool_tokens: int = 0
     check_invariants: bool = False
 
     @property

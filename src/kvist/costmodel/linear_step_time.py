@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from kvist.core.errors import ConfigError
+from kvist.core.suggest import did_you_mean
 from kvist.costmodel.step_work import StepWork
 
 
@@ -31,3 +36,21 @@ class LinearStepTime:
 
     def margin_s(self, work: StepWork) -> float:
         return 0.0
+
+
+def linear_step_time(values: Mapping[str, Any], *, where: str) -> LinearStepTime:
+    """The model with these coefficients. Raises ConfigError for unknown names, values that are no times, or none.
+
+    Any: values as a file gives them.
+    """
+    names = [field.name for field in dataclasses.fields(LinearStepTime)]
+    for name, value in values.items():
+        if name not in names:
+            raise ConfigError(
+                f"{where} has no coefficient {name!r}.{did_you_mean(name, names)} There is {', '.join(names)}."
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+            raise ConfigError(f"{where}: {name} must be a number of seconds, not {value!r}")
+    if not any(values.values()):
+        raise ConfigError(f"{where}: all coefficients are 0, so no step would take any time")
+    return LinearStepTime(**{name: float(value) for name, value in values.items()})

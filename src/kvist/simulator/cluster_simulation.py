@@ -92,7 +92,7 @@ class ClusterSimulation:
             topology,
             self._links,
             self._replicas,
-            kv_bytes_per_token=config.kv_bytes_per_token,
+            kv_bytes_per_token=config.cache.kv_bytes_per_token,
             streams_kv=config.links.streams_kv,
         )
         self._journeys = Journeys(self._router, self._replicas, self._transfers)
@@ -294,7 +294,7 @@ class ClusterSimulation:
             spec,
             self._groups[spec.replica_id],
             self,
-            block_size=self._config.block_size,
+            block_size=self._config.cache.block_size,
             check_invariants=self._config.check_invariants,
             has_bulk_steps=self._has_bulk_steps,
         )
@@ -327,7 +327,7 @@ def _specs(config: ClusterConfig, topology: Topology, step_time: StepTimeModels)
 def _router(
     config: ClusterConfig, specs: Sequence[ReplicaSpec], groups: Sequence[ReplicaGroupConfig]
 ) -> GlobalScheduler:
-    block_size = config.block_size
+    block_size = config.cache.block_size
     return GlobalScheduler(
         config.router,
         [
@@ -341,8 +341,8 @@ def _router(
                 )
                 for group in groups
             ],
-            shared_blocks=config.shared_pool_tokens // block_size,
+            shared_blocks=config.cache.shared_pool_tokens // block_size,
         ),
-        Predictor(config.links, config.kv_bytes_per_token),
+        Predictor(config.links, config.cache.kv_bytes_per_token),
         block_size,
     )

@@ -129,6 +129,11 @@ class SimulatedExecutor:
     def close(self) -> None:
         self._sequences.clear()
 
+    def fill(self, block_ids: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Put the KV of `token_ids`, from a prompt's start, into these blocks: it came from elsewhere."""
+        for index, block_id in enumerate(block_ids):
+            self._contents[block_id] = list(token_ids[index * self._block_size : (index + 1) * self._block_size])
+
     def _learn(self, plan: StepPlan) -> None:
         for request_id in plan.dropped_request_ids:
             self._sequences.pop(request_id, None)

@@ -41,10 +41,7 @@ class SimulatedRequest:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ReplicaCounts:
-    """What one replica did. Step columns have an entry per planned step or run of repeated steps.
-
-    busy_ns: time in which its first stage computed.
-    """
+    """What one replica did. num_planned_steps: those that were not taken in bulk. busy_ns: its first stage computed."""
 
     replica_id: int
     group: str
@@ -54,15 +51,13 @@ class ReplicaCounts:
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     busy_ns: int = 0
-    num_prompts: int = 0
-    num_outputs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
     """requests: in the order of the load. end_ns: when the last thing happened.
 
-    link_bytes: carried by each link, by name. role_changes, num_fetched_tokens, num_transferred_bytes: of the cluster.
+    link_bytes: carried by each link, by name.
     """
 
     requests: list[SimulatedRequest]
