@@ -24,6 +24,7 @@ from kvist.core.request_events import (
     TokensSampled,
 )
 from kvist.core.sampling_params import SamplingParams
+from kvist.costmodel.step_work import StepWork, work_of_plan
 from kvist.engine.engine_core import EngineCore
 from kvist.workload.load_progress import LoadProgress
 from kvist.workload.text_source import TextSource
@@ -60,10 +61,11 @@ class RequestRun:
 
 @dataclass(slots=True)
 class LoadRun:
-    """What came of a load: requests by index, then sample; steps in order."""
+    """What came of a load: requests by index, then sample; steps in order, and the work of each."""
 
     requests: list[RequestRun]
     steps: list[StepSummary]
+    works: list[StepWork]
     elapsed_s: float
 
     @property
@@ -143,6 +145,7 @@ class LoadRunner:
         self._requests: list[RequestRun] = []
         self._num_open_samples: dict[int, int] = {}
         self._steps: list[StepSummary] = []
+        self._works: list[StepWork] = []
         self._start_s = 0.0
 
     @property
@@ -162,7 +165,7 @@ class LoadRunner:
                 self._idle(progress)
         elapsed_s = self._clock.now_s() - self._start_s
         self._requests.sort(key=lambda request: (request.index, request.sample_index))
-        return LoadRun(self._requests, self._steps, elapsed_s)
+        return LoadRun(self._requests, self._steps, self._works, elapsed_s)
 
     def _step(self, progress: LoadProgress, now_s: float) -> bool:
         """Compute one step. False if there is none to do."""
@@ -176,6 +179,7 @@ class LoadRunner:
         self._note(batch, progress)
         if batch.step is not None:
             self._steps.append(batch.step)
+            self._works.append(work_of_plan(step.plan))
             if self._on_step is not None:
                 self._on_step(batch.step, self._open)
         return True

@@ -31,12 +31,12 @@ from kvist.workload.load_file import Load
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
 QUICK: Mapping[str, Mapping[str, int]] = {
-    "chat_multi_turn": {"num_sessions": 3, "turns": 4},
-    "chat_multi_turn_tight": {"num_sessions": 3, "turns": 4},
-    "few_shot": {"num_requests": 5},
-    "retrieval": {"num_requests": 6},
-    "tree_of_thought": {"roots": 1, "depth": 2},
-    "agent": {"num_sessions": 2, "turns": 3},
+    "chat_multi_turn": {"num_sessions": 2, "turns": 4},
+    "chat_multi_turn_tight": {"num_sessions": 3, "turns": 3},
+    "few_shot": {"num_requests": 4},
+    "retrieval": {"num_requests": 4},
+    "tree_of_thought": {"roots": 1, "depth": 2, "branching": 2},
+    "agent": {"num_sessions": 1, "turns": 4},
 }
 OFF, FCFS, LPM = "tree off", "tree, in order of arrival", "tree, longest prefix first"
 RATED = 0.7

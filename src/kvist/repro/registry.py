@@ -21,6 +21,9 @@ class Repro:
 
 
 REPROS: Mapping[str, Repro] = {
+    "continuous-batching": Repro("kvist.repro.continuous_batching", "Orca (OSDI'22)"),
+    "sarathi": Repro("kvist.repro.sarathi", "SARATHI (2023), Sarathi-Serve (OSDI'24)"),
+    "fastgen": Repro("kvist.repro.fastgen", "DeepSpeed-FastGen (2024)"),
     "paged": Repro("kvist.repro.paged", "PagedAttention (vLLM, SOSP'23)"),
     "radix": Repro("kvist.repro.radix", "RadixAttention (SGLang, NeurIPS'24)"),
 }

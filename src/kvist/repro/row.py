@@ -36,11 +36,11 @@ class ReproRow:
     def effect(self) -> str:
         """The figure to set beside the published one: a ratio with both of its parts, or the value alone."""
         ratio = self.ratio
-        if ratio is None or self.baseline is None:
-            text = _with_unit(self.measured, self.unit)
-        else:
-            figure = f"{ratio - 1:+.0%}" if self.is_change else f"{ratio:.2f}x"
-            text = f"{figure} ({_number(self.baseline, self.unit)} -> {_with_unit(self.measured, self.unit)})"
+        text = _with_unit(self.measured, self.unit)
+        if self.baseline is not None:
+            text = f"{_number(self.baseline, self.unit)} -> {text}"
+        if ratio is not None:
+            text = f"{f'{ratio - 1:+.0%}' if self.is_change else f'{ratio:.2f}x'} ({text})"
         return text if self.spread is None else f"{text}, spread {self.spread:.0%}"
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import ExecutorConfig
@@ -37,8 +38,8 @@ class ReproSetting:
             return "quick"
         return "full" if self.scale == 1.0 else f"{self.scale:.0%} of each load's requests"
 
-    def load(self, name: str, quick: Mapping[str, int]) -> Load:
-        """A frozen load at this size. quick: fields of its shape that differ in a quick run."""
+    def load(self, name: str, quick: Mapping[str, Any]) -> Load:
+        """A frozen load at this size. quick: fields of its shape that differ in a quick run (Any: whatever those are)."""
         load = frozen_loads().load(name)
         if self.is_quick:
             return replace(load, shape=replace(load.shape, **quick))  # type: ignore[arg-type]  # counts of its shape
