@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
 
-from kvist.bench.load_run import RequestRun
+from kvist.bench.load_run import LoadRun, RequestRun
+from kvist.bench.perplexity import perplexity
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.core.request_events import StepSummary
+from kvist.costmodel.step_work import StepWork
 from kvist.kvcache.kv_cache import KVCache
+from kvist.repro.best_rates import BestRates, utilization
+from kvist.repro.fastgen import ServiceLevel, slowest_gap_s
 from kvist.repro.kv_usage import KVUsage
 from kvist.repro.measured_engine import spread, spread_of_ratio
 from kvist.repro.paged import region_tokens
 from kvist.repro.prefix_maximum import possible_cached_tokens
 from kvist.repro.radix import tight_pool_tokens
 from kvist.repro.reserving_cache import ReservingKVCache
+from kvist.repro.speculation import decode_speed
 from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
 
 A = RequestId("a")
@@ -121,3 +129,39 @@ def test_spread_is_the_range_over_the_median() -> None:
     assert spread([1.0]) is None
     assert spread([1.0, 2.0, 4.0]) == 1.5
     assert spread_of_ratio([2.0, 3.0], [1.0, 1.0]) == pytest.approx(1 / 2.5)
+
+
+def test_utilization_is_needed_work_at_best_rates_over_time() -> None:
+    rates = BestRates(token_s=0.01, pair_s=0.001, decode_key_s=0.002, sampled_row_s=0.1)
+    works = [
+        StepWork(num_tokens=12, prefill_pairs=20, num_sampled=1),  # 2 of the 12 are padding
+        StepWork(num_tokens=2, decode_context_tokens=50, num_sampled=2),
+    ]
+    steps = [msgspec.structs.replace(step(1.0, 1), num_padding_tokens=2), step(1.0, 2)]
+    needed_s = (10 * 0.01 + 20 * 0.001 + 0.1) + (2 * 0.01 + 50 * 0.002 + 0.2)
+    assert utilization(rates, steps, works, 4.0) == pytest.approx(needed_s / 4.0)
+
+
+def test_a_service_level_asks_for_a_prompt_speed_and_for_every_smoothed_gap() -> None:
+    level = ServiceLevel(prompt_per_s=10.0, answer_per_s=2.0)
+    request = RequestRun(0, 0, 1.0, [0] * 20)
+    assert not level.is_met(request)
+    request.token_times_s = [2.9, 3.3, 3.7]
+    assert level.is_met(request)  # 1.9 s for 20 tokens, gaps of 0.4 s
+    request.token_times_s = [3.1, 3.5, 3.9]
+    assert not level.is_met(request)
+    request.token_times_s = [2.9, 3.3, 4.4]  # one slow gap: 0.4 + 0.1 * (1.1 - 0.4) = 0.47
+    assert level.is_met(request)
+    assert slowest_gap_s([0.4, 1.1]) == pytest.approx(0.47)
+    assert slowest_gap_s([]) == 0.0
+
+
+def test_decode_speed_counts_from_the_first_token_of_the_run() -> None:
+    runs = [RequestRun(0, 0, 0.0, [1]), RequestRun(1, 0, 0.0, [1])]
+    runs[0].token_times_s = [1.0, 2.0, 3.0]
+    runs[1].token_times_s = [1.5, 2.5]
+    assert decode_speed(LoadRun(runs, [], [], 3.0)) == pytest.approx(3 / 2.0)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
+    assert perplexity([math.log(0.5), math.log(0.125)]) == pytest.approx(4.0)

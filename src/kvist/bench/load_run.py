@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 from kvist.core.clock import Clock
 from kvist.core.errors import KvistError
@@ -27,7 +28,6 @@ from kvist.core.sampling_params import SamplingParams
 from kvist.costmodel.step_work import StepWork, work_of_plan
 from kvist.engine.engine_core import EngineCore
 from kvist.workload.load_progress import LoadProgress
-from kvist.workload.text_source import TextSource
 from kvist.workload.trace_record import TraceRecord
 
 LONGEST_SLEEP_S = 0.05
@@ -116,6 +116,14 @@ OnStep = Callable[
 ]  # after a step; with requests that have not ended
 
 
+class Prompts(Protocol):
+    """Where the prompts of a load come from, such as a TextSource."""
+
+    def prompt(self, record: TraceRecord, answers: Callable[[int], Sequence[int]]) -> Sequence[int]:
+        """The record's prompt. answers: index of an earlier request -> the tokens that it was answered with."""
+        ...
+
+
 class LoadRunner:
     """Plays one load through one engine. See `run`.
 
@@ -127,7 +135,7 @@ class LoadRunner:
         self,
         core: EngineCore,
         clock: Clock,
-        texts: TextSource,
+        texts: Prompts,
         *,
         name: str,
         temperature: float = 0.0,
@@ -194,7 +202,7 @@ class LoadRunner:
         time.sleep(min(max(next_s + self._start_s - self._clock.now_s(), 0.0), LONGEST_SLEEP_S))
 
     def _submit(self, record: TraceRecord, due_s: float, now_s: float) -> None:
-        prompt = self._texts.prompt(record, self._answer)
+        prompt = list(self._texts.prompt(record, self._answer))
         sampling = SamplingParams(
             temperature=self._temperature, max_tokens=record.num_output_tokens, ignore_eos=True, seed=record.index
         )

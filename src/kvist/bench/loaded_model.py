@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvist.assembly.build_engine import size_memory
-from kvist.assembly.speculation import make_speculator, open_draft_checkpoint
+from kvist.assembly.speculation import open_draft_checkpoint
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.config.speculation_config import SpeculationConfig
 from kvist.core.model_spec import ModelSpec
 from kvist.core.request import RequestId
 from kvist.core.step_plan import StepPlan
@@ -24,6 +23,7 @@ from kvist.execution.loading import load_model_executor
 from kvist.execution.model_executor import ModelExecutor
 from kvist.kvcache.kv_cache import KVCache
 from kvist.models.registry import read_model
+from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.scheduler import Scheduler
 from kvist.tokenization.loading import load_tokenizer
 from kvist.tokenization.tokenizer import Tokenizer
@@ -59,11 +59,11 @@ class LoadedModel:
         )
 
     def new_core(
-        self, kv_cache: KVCache, scheduler: SchedulerConfig, speculation: SpeculationConfig | None = None
+        self, kv_cache: KVCache, scheduler: SchedulerConfig, speculator: Speculator | None = None
     ) -> EngineCore:
         """An engine over `kv_cache`. One at a time: they share the KV bytes. Steps up to the size it was loaded with.
 
-        speculation: as in EngineConfig; a draft model only if the model was loaded with it.
+        speculator: may have learned in an engine before; one of a draft model only if the model was loaded with it.
         """
         token_budget = scheduler.max_num_batched_tokens or self.max_num_batched_tokens
         return EngineCore(
@@ -73,7 +73,7 @@ class LoadedModel:
                 block_size=self.block_size,
                 max_num_batched_tokens=token_budget,
                 max_model_len=self.max_model_len,
-                speculator=None if speculation is None else make_speculator(speculation),
+                speculator=speculator,
             ),
             self.executor,
         )

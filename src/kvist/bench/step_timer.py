@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvist.core.clock import Clock
 from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
 from kvist.engine.executor import Executor
+
+Chunks = Sequence[tuple[int, int]]  # new tokens, tokens of context before them
 
 
 class StepTimer:
@@ -19,13 +21,26 @@ class StepTimer:
         self._clock = clock
         self._block_size = block_size
 
-    def best_s(self, chunks: Sequence[tuple[int, int]], *, samples: bool = True, repeats: int = 3) -> float:
+    def best_s(self, chunks: Chunks, *, samples: bool = True, repeats: int = 3) -> float:
         """Shortest time of a step of `chunks`: (new tokens, tokens of context before them), in `repeats` tries.
 
         The context is whatever the blocks hold. samples: whether each chunk's last token is sampled after.
         """
+        plan = self._plan(chunks, samples=samples)
+        return min(self._time(plan) for _ in range(repeats))
+
+    def best_times_s(self, steps: Mapping[str, Chunks], *, repeats: int) -> dict[str, float]:
+        """As `best_s` for several steps, which take turns: what else the machine does then hits all of them."""
+        plans = {name: self._plan(chunks, samples=True) for name, chunks in steps.items()}
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(repeats):
+            for name, plan in plans.items():
+                times[name].append(self._time(plan))
+        return {name: min(each) for name, each in times.items()}
+
+    def _plan(self, chunks: Chunks, *, samples: bool) -> StepPlan:
         requests = [RequestId(f"step-timer/{row}") for row in range(len(chunks))]
-        plan = StepPlan(
+        return StepPlan(
             step_id=-1,
             request_ids=requests,
             start_positions=[context for _, context in chunks],
@@ -35,7 +50,6 @@ class StepTimer:
             new_requests=[_data(id_, sum(chunk)) for id_, chunk in zip(requests, chunks, strict=True)],
             table_edits=self._tables(requests, [sum(chunk) for chunk in chunks]),
         )
-        return min(self._time(plan) for _ in range(repeats))
 
     def _tables(self, requests: Sequence[RequestId], nums_tokens: Sequence[int]) -> list[TableEdit]:
         edits, first = [], 0

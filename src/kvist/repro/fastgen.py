@@ -76,10 +76,10 @@ def run(setting: ReproSetting) -> ReproResult:
         name="fastgen",
         title="DeepSpeed-FastGen: SplitFuse",
         setup=(
-            f"long_and_short; split_fuse with {budget} tokens a step, chosen by timing steps, against prefill_first with whole prompts (up to"
-            f" {WHOLE_BUDGET} tokens a step), at most {MAX_NUM_SEQS} requests, no prefix cache; arrivals at"
-            f" {', '.join(map(str, rates))} of prefill_first's capacity. Unloaded: {prompt_per_s:.0f} prompt tokens/s,"
-            f" {answer_per_s:.0f} output tokens/s."
+            f"long_and_short; split_fuse with {budget} tokens a step, chosen by timing steps; prefill_first with"
+            f" whole prompts (up to {WHOLE_BUDGET} tokens a step), at most {MAX_NUM_SEQS} requests, no prefix cache;"
+            f" arrivals at {', '.join(map(str, rates))} of prefill_first's capacity. Unloaded: {prompt_per_s:.0f}"
+            f" prompt tokens/s, {answer_per_s:.0f} output tokens/s."
         ),
         size=setting.size,
         repeats=1,

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
-from kvist.bench.load_run import LoadRun, LoadRunner, OnStep
+from kvist.bench.load_run import LoadRun, LoadRunner, OnStep, Prompts
 from kvist.bench.loaded_model import LoadedModel, load_model
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.config.speculation_config import SpeculationConfig
 from kvist.kvcache.kv_cache import KVCache
 from kvist.repro.setting import ReproSetting
 from kvist.runtime.real_clock import RealClock
+from kvist.scheduler.drafting import Speculator
 from kvist.workload.text_source import TextSource, read_sentences
 from kvist.workload.trace_record import TextPart, TraceRecord, count_prompt_tokens
 
@@ -67,12 +67,16 @@ class MeasuredEngine:
         *,
         scheduler: SchedulerConfig | None = None,
         kv_cache: KVCache | None = None,
-        speculation: SpeculationConfig | None = None,
+        speculator: Speculator | None = None,
         temperature: float = 0.0,
         shares_samples: bool = True,
         on_step: OnStep | None = None,
+        prompts: Prompts | None = None,
     ) -> LoadRun:
-        """Run a load through a fresh engine. kv_cache: empty; None for one over the whole pool, with prefix caching."""
+        """Run a load through a fresh engine.
+
+        kv_cache: empty; None for one over the whole pool, with prefix caching. prompts: None for the book's text.
+        """
         config = scheduler or SchedulerConfig()
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=self.model.max_num_batched_tokens)
@@ -81,12 +85,12 @@ class MeasuredEngine:
             max_num_seqs=min(config.max_num_seqs, self.model.config.scheduler.max_num_seqs),
             max_num_queued_reqs=max(len(records), config.max_num_queued_reqs),
         )
-        core = self.model.new_core(kv_cache or self.model.new_cache(), config, speculation)
+        core = self.model.new_core(kv_cache or self.model.new_cache(), config, speculator)
         self._setting.say(what)
         runner = LoadRunner(
             core,
             self._clock,
-            self.texts,
+            prompts or self.texts,
             name=f"run-{next(self._serials)}",
             temperature=temperature,
             shares_samples=shares_samples,

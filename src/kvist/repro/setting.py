@@ -39,7 +39,7 @@ class ReproSetting:
         return "full" if self.scale == 1.0 else f"{self.scale:.0%} of each load's requests"
 
     def load(self, name: str, quick: Mapping[str, Any]) -> Load:
-        """A frozen load at this size. quick: fields of its shape that differ in a quick run (Any: whatever those are)."""
+        """A frozen load at this size. quick: fields of its shape that differ in a quick run. Any: their values."""
         load = frozen_loads().load(name)
         if self.is_quick:
             return replace(load, shape=replace(load.shape, **quick))  # type: ignore[arg-type]  # counts of its shape
