@@ -132,8 +132,8 @@ def _rows(name: str, measured: dict[str, Measured], key: str, unit: str, context
     this, base = measured[key], next(iter(measured.values()))
     scale = 1e6 if unit == "MB" else 1.0
 
-    def row(what: str, unit: str, measured: float, baseline: float, setup: str, **more: bool) -> ReproRow:
-        return ReproRow(name=f"{name}: {what}", unit=unit, measured=measured, baseline=baseline, setup=setup, **more)
+    def speed(what: str, measured: float, baseline: float, setup: str) -> ReproRow:
+        return ReproRow(name=f"{name}: {what}", unit="tokens/s", measured=measured, baseline=baseline, setup=setup)
 
     return [
         ReproRow(
@@ -145,16 +145,22 @@ def _rows(name: str, measured: dict[str, Measured], key: str, unit: str, context
             brief="less memory, no figure" if key == "Q8_0" else None,
             setup="as stored",
         ),
-        row("decode, one stream", "tokens/s", this.speeds.decode, base.speeds.decode, f"after {context} tokens"),
-        row(
+        speed("decode, one stream", this.speeds.decode, base.speeds.decode, f"after {context} tokens"),
+        speed(
             f"decode, {BATCH} streams",
-            "tokens/s",
             this.speeds.batch_decode,
             base.speeds.batch_decode,
             f"after {context} tokens each",
         ),
-        row("prefill", "tokens/s", this.speeds.prefill, base.speeds.prefill, "one prompt in one step"),
-        row("perplexity", "", this.perplexity, base.perplexity, "the text above", is_change=True),
+        speed("prefill", this.speeds.prefill, base.speeds.prefill, "one prompt in one step"),
+        ReproRow(
+            name=f"{name}: perplexity",
+            unit="",
+            measured=this.perplexity,
+            baseline=base.perplexity,
+            is_change=True,
+            setup="the text above",
+        ),
     ]
 
 

@@ -42,7 +42,7 @@ class ReproSetting:
         """A frozen load at this size. quick: fields of its shape that differ in a quick run. Any: their values."""
         load = frozen_loads().load(name)
         if self.is_quick:
-            return replace(load, shape=replace(load.shape, **quick))  # type: ignore[arg-type]  # counts of its shape
+            return replace(load, shape=replace(load.shape, **quick))
         counts = {
             field: max(1, round(getattr(load.shape, field) * self.scale))
             for field in COUNTS
