@@ -12,6 +12,7 @@ from kvist.cli.main import main
 from kvist.repro.registry import REPROS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPROS)
 def test_a_quick_run_prints_its_table_and_writes_its_document(
     name: str, tiny_model: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
