@@ -45,6 +45,8 @@ COMMANDS = {
     "simulate": Command(
         "kvist.cli.simulate", "--config FILE.toml --workload LOAD", "run a load through a simulated cluster"
     ),
+    "predict": Command("kvist.cli.predict", "", "predict the time of a step on a GPU, or of a file of measured points"),
+    "calibrate": Command("kvist.cli.calibrate", "", "fit the cost model to measured points"),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 

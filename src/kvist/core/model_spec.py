@@ -62,6 +62,7 @@ class ModelSpec:
     activation: Literal["silu", "gelu_tanh"]
     qkv_bias: bool = False
     qk_norm: bool = False
+    is_ffn_gated: bool = True  # three matrices in the feed-forward part; two as in OPT, where no file here computes it
     rope_interleaved: bool = False  # rotary pairs are (2i, 2i+1), as GGUF llama files store q and k
     embedding_scale: float = 1.0
     logit_softcap: float | None = None

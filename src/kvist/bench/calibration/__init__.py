@@ -1,0 +1,1 @@
+"""Fits the cost model to measured points, and predicts points."""

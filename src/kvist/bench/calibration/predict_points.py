@@ -1,0 +1,69 @@
+"""Predicts every row of a file of points: a number in its unit and an error bar, or the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvist.bench.calibration.fit import Placed, place
+from kvist.bench.calibration.passes import PASS_KINDS, predict_passes
+from kvist.bench.calibration.points import BadPoint, Point
+from kvist.bench.calibration.steady_state import predict_steady
+from kvist.core.errors import KvistError
+from kvist.costmodel.calibration import Calibration, calibrated_model, nearest_entry, shipped_calibration
+from kvist.costmodel.roofline import RooflineModel
+
+PredictLoad = Callable[[Point, RooflineModel], float | None]
+UNMEASURED_BAR = {"ttft": 0.5, "e2e": 0.25, "itl": 0.25, "decode": 0.25, "prefill": 0.3, "throughput": 0.4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """In the unit of the row's metric. error_bar: half width that 9 of 10 rows kept to. why: how, or why not."""
+
+    predicted: float | None
+    error_bar: float | None
+    why: str
+
+
+def predict_points(
+    rows: Sequence[Point | BadPoint],
+    *,
+    calibration: Calibration | None = None,
+    predict_load: PredictLoad = predict_steady,
+) -> list[Prediction]:
+    """One prediction for each row, in order. Never raises for what a row holds."""
+    return [predict_point(row, calibration or shipped_calibration(), predict_load) for row in rows]
+
+
+def predict_point(row: Point | BadPoint, calibration: Calibration, predict_load: PredictLoad) -> Prediction:
+    if isinstance(row, BadPoint):
+        return _nothing(row.reason)
+    try:
+        placed = place(row)
+        model = calibrated_model(
+            placed.placement, generation=row.generation, calibration=calibration, model_name=row.model
+        )
+        predicted = predict_passes(row, model) if row.kind in PASS_KINDS else predict_load(row, model)
+    except KvistError as error:
+        return _nothing(str(error))
+    except (ArithmeticError, ValueError) as error:  # sizes beyond all reason
+        return _nothing(f"the row's numbers are out of range: {error}")
+    if predicted is None:
+        return _nothing(f"there is no formula for {row.metric!r} of kind {row.kind!r} with these columns")
+    share = _bar(placed, model, calibration)
+    return Prediction(
+        predicted=float(f"{predicted:.6g}"), error_bar=float(f"{share * predicted:.3g}"), why=model.error_bar.reason
+    )
+
+
+def _bar(placed: Placed, model: RooflineModel, calibration: Calibration) -> float:
+    """The share that this kind of row was off by where it was fitted, widened as the model's own bars are."""
+    thing = placed.predicted_thing
+    entry, _, _ = nearest_entry(placed.placement.device.name, placed.point.generation, calibration)
+    known = entry.errors.get(thing) if entry else None
+    return (UNMEASURED_BAR[thing] if known is None else known) * model.error_bar.factor
+
+
+def _nothing(reason: str) -> Prediction:
+    return Prediction(predicted=None, error_bar=None, why=reason)

@@ -1,0 +1,111 @@
+"""Predict how long a step takes on a device, part by part, or every row of a file of measured points.
+
+A step: --batch sequences, each with --new-tokens new tokens after --context tokens that are in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvist.cli.cost_arguments import add_placement_arguments, chosen_calibration, chosen_placement
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.config.arguments import whole_number
+from kvist.core.errors import ConfigError
+from kvist.costmodel.engine_generation import engine_generation
+
+if TYPE_CHECKING:
+    from kvist.costmodel.roofline import RooflineModel
+    from kvist.costmodel.step_work import StepWork
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the placement, the step, and the file of points that may stand in their place."""
+    add_placement_arguments(parser)
+    parser.add_argument("--batch", type=whole_number("--batch", low=1), default=1, metavar="N", help="sequences (1)")
+    parser.add_argument(
+        "--new-tokens", type=whole_number("--new-tokens", low=1), default=1, metavar="N", help="of each sequence (1)"
+    )
+    parser.add_argument(
+        "--context", type=whole_number("--context", low=0), default=0, metavar="N", help="cached before them (0)"
+    )
+    parser.add_argument("--points", type=Path, metavar="FILE.csv", help="predict each row of this file instead")
+    add_output_arguments(parser, model=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_output_files(arguments)
+    if arguments.report is not None:
+        raise ConfigError("--report is not offered by this command yet; --json is")
+    if arguments.points is not None:
+        return _predict_file(arguments)
+    # Here and below, because `--help` must not wait for what predicts.
+    from kvist.costmodel.calibration import calibrated_model
+    from kvist.costmodel.step_work import StepWork
+
+    placement = chosen_placement(arguments)
+    model = calibrated_model(
+        placement,
+        generation=engine_generation(arguments.engine),
+        calibration=chosen_calibration(arguments),
+        model_name=arguments.model,
+    )
+    chunk = (arguments.new_tokens, arguments.context)
+    work = StepWork.of([chunk] * arguments.batch, num_sampled=arguments.batch)
+    lines, result = _answer(model, work)
+    print("\n".join(lines))
+    if arguments.json is not None:
+        write_json(arguments.json, result_document("predict", result))
+    return 0
+
+
+def _answer(model: RooflineModel, work: StepWork) -> tuple[list[str], dict[str, object]]:
+    from kvist.cli.units import format_bytes
+    from kvist.core.errors import ConfigError
+    from kvist.costmodel.memory import device_memory
+
+    parts, margin_s = model.parts(work), model.margin_s(work)
+    lines = [f"step time {1e3 * parts.total_s:.2f} ms +- {1e3 * margin_s:.2f} ms ({model.error_bar.reason})"]
+    for field in fields(parts):
+        seconds = getattr(parts, field.name)
+        if seconds > 0.0:
+            name = field.name.removesuffix("_s").replace("_", " ")
+            lines.append(f"  {name:<20} {1e3 * seconds:>9.3f} ms  {seconds / parts.total_s:>6.1%}")
+    result: dict[str, object] = {
+        "step_time_s": parts.total_s,
+        "margin_s": margin_s,
+        "why": model.error_bar.reason,
+        "parts": asdict(parts),
+        "work": asdict(work),
+    }
+    try:
+        memory = device_memory(model.placement, max_num_batched_tokens=max(8192, work.num_tokens))
+    except ConfigError as error:
+        lines.append(f"  memory: {error}")
+        return lines, result | {"memory": None}
+    lines.append(
+        f"memory per device: weights {format_bytes(round(memory.weight_bytes))}, activations "
+        f"{format_bytes(round(memory.activation_bytes))}, KV {format_bytes(round(memory.kv_pool_bytes))} = "
+        f"{memory.num_kv_tokens} tokens"
+    )
+    needed = work.decode_context_tokens + work.prefill_context_tokens
+    if needed > memory.num_kv_tokens:
+        lines.append(f"  the step needs {needed} tokens of KV, more than there is room for")
+    return lines, result | {"memory": asdict(memory) | {"num_kv_tokens": memory.num_kv_tokens}}
+
+
+def _predict_file(arguments: argparse.Namespace) -> int:
+    from kvist.bench.calibration.points import read_points
+    from kvist.bench.calibration.predict_points import predict_points
+
+    predictions = predict_points(read_points(arguments.points), calibration=chosen_calibration(arguments))
+    if arguments.json is not None:
+        write_json(arguments.json, result_document("predict", {"rows": [asdict(each) for each in predictions]}))
+    else:
+        for each in predictions:
+            print("-" if each.predicted is None else f"{each.predicted:g} +- {each.error_bar:g}", each.why, sep="\t")
+    num_predicted = sum(each.predicted is not None for each in predictions)
+    print(f"predicted {num_predicted} of {len(predictions)} rows")
+    return 0

@@ -1,0 +1,129 @@
+"""Every row of a file gets an answer in order: a number with an error bar, or a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvist.bench.calibration.passes import passes
+from kvist.bench.calibration.points import BadPoint, Point, parse_points, read_points
+from kvist.bench.calibration.predict_points import predict_points
+from kvist.cli.main import main
+from kvist.core.errors import ConfigError
+from kvist.costmodel.step_work import StepWork
+
+HEADER = (
+    "kind,model,gpu,tp,dtype,batch,input_len,context_len,output_len,chunk_len,rate_rps,prefix_len,num_prefixes,num_users,"
+    "max_num_batched_tokens,metric,value,quality,framework,source,note"
+)
+DECODE = "decode,Llama-2-70B,A100-80GB-SXM,4,fp16,32,1,576,,,,,,,,decode_step_ms,52.35,measured,early-2024 stack,,"
+PREFILL = "prefill,Llama-2-70B,H100-80GB-SXM,8,fp16,2,512,0,,,,,,,,prefill_ms,,,vLLM 0.15.1,,"
+CHUNKED = "chunked-prefill,Yi-34B,A100-80GB-PCIe,2,fp16,1,2047,0,,512,,,,,,chunked_prefill_total_ms,435,,Sarathi,"
+HYBRID = "hybrid,Yi-34B,A100-80GB-PCIe,2,fp16,1024,1021,0,,,,,,,,hybrid_step_ms,217,measured,Sarathi-Serve,,"
+OPEN = "e2e-serving-open,Mixtral-8x7B,H100-80GB-SXM,2,bf16,,547,,248,,8,100,9,5,2048,itl_mean_ms,19.4,,vLLM 0.15,"
+
+
+def points(*rows: str) -> list[Point | BadPoint]:
+    return parse_points([HEADER, *rows], "a test")
+
+
+def test_each_row_is_answered_in_order() -> None:
+    unknown = DECODE.replace("Llama-2-70B", "Nonesuch-1B"), DECODE.replace("decode,", "spectacle,")
+    broken = DECODE.replace(",32,", ",many,")
+    answers = predict_points(points(DECODE, unknown[0], PREFILL, broken, unknown[1], OPEN, CHUNKED, HYBRID))
+    assert [answer.predicted is None for answer in answers] == [False, True, False, True, True, False, False, False]
+    for answer in answers:
+        assert answer.why
+        assert (answer.predicted is None) == (answer.error_bar is None)
+        assert answer.predicted is None or 0.0 < answer.predicted < 1e5
+
+
+def test_measured_rows_are_predicted_within_a_tenth() -> None:
+    for row in (DECODE, CHUNKED, OPEN):
+        point = points(row)[0]
+        assert isinstance(point, Point)
+        (answer,) = predict_points([point])
+        assert answer.predicted == pytest.approx(point.value, rel=0.1)
+
+
+def test_bars_widen_with_the_distance_from_what_was_measured() -> None:
+    rows = [DECODE, DECODE.replace("Llama-2-70B", "Llama-3.1-405B"), DECODE.replace("A100-80GB-SXM", "L40S")]
+    shares = [(answer.error_bar or 0.0) / (answer.predicted or 1.0) for answer in predict_points(points(*rows))]
+    assert shares == sorted(shares)
+    assert shares[0] < shares[2]
+
+
+def test_a_chunked_prompt_is_the_sum_of_its_passes() -> None:
+    (point,) = points(CHUNKED)
+    assert isinstance(point, Point)
+    works = list(passes(point))
+    assert [work.num_tokens for work in works] == [512, 512, 512, 511]
+    assert [work.num_sampled for work in works] == [0, 0, 0, 1]
+    assert sum(work.prefill_pairs for work in works) == 2047 * 2048 // 2
+
+
+def test_a_hybrid_pass_is_prompts_and_single_tokens() -> None:
+    (point,) = points(HYBRID)
+    assert isinstance(point, Point)
+    (work,) = passes(point)
+    assert work == StepWork.of([(1, 0)] * 3 + [(1021, 0)], num_sampled=4)
+
+
+def test_the_points_that_kvist_brings_can_all_be_read() -> None:
+    rows = read_points()
+    assert len(rows) == 1076
+    assert all(isinstance(row, Point) for row in rows)
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lacks the columns"):
+        parse_points(["kind,model", "decode,x"], "a test")
+    assert main(["predict", "--points", str(tmp_path / "absent.csv")]) == 2
+
+
+def test_both_metrics_of_a_run_are_held_out_together() -> None:
+    first, second = points(OPEN, OPEN.replace("itl_mean_ms,19.4", "ttft_mean_ms,70"))
+    assert isinstance(first, Point)
+    assert isinstance(second, Point)
+    assert first.row_hash == second.row_hash
+
+
+def test_the_command_writes_one_answer_per_row(tmp_path: Path) -> None:
+    source, target = tmp_path / "points.csv", tmp_path / "out.json"
+    source.write_text("\n".join([HEADER, DECODE, "rubbish", PREFILL]) + "\n", encoding="utf-8")
+    assert main(["predict", "--points", str(source), "--json", str(target)]) == 0
+    rows = json.loads(target.read_text(encoding="utf-8"))["rows"]
+    assert [set(row) for row in rows] == [{"predicted", "error_bar", "why"}] * 3
+    assert rows[1]["predicted"] is None
+
+
+def test_a_step_is_printed_with_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "predict --model llama-3.1-70b --device h100 --tp 4 --batch 16 --context 900"
+    assert main(words.split()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("step time")
+    assert "decode attention" in out
+    assert "all reduce" in out
+
+
+def test_the_shape_is_read_from_a_config_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5, "quantization_config": {"quant_method": "fp8"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert main(["predict", "--model", str(tmp_path)]) == 0
+    of_file = capsys.readouterr().out.splitlines()
+    assert main(["predict", "--model", "llama-3.1-8b"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == of_file[1:]
+
+
+@pytest.mark.parametrize(
+    "words", ["--device h101", "--model none-7b", "--dtype fp7", "--tp 0", "--batch x", "--pp 99", "--calibration none"]
+)
+def test_bad_flags_end_with_a_message_and_no_traceback(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith("kvist: ")
