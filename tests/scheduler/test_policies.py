@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvist.core.request import NewRequest, Request, RequestId, RequestState, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
+from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.scheduler.policies.registry import POLICY_FUNCTIONS
 from kvist.scheduler.policy import Candidate, Grants, PolicyView
 
@@ -45,6 +46,9 @@ def view(
         ),
         max_chunk_tokens=max_chunk_tokens,
         num_admitted_since_idle=num_running if num_admitted_since_idle is None else num_admitted_since_idle,
+        now=0.0,
+        step_times=OnlineStepTimeModel(),
+        prefill_slowdown=1.0,
     )
 
 

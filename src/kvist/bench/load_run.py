@@ -27,6 +27,7 @@ from kvist.core.request_events import (
 from kvist.core.sampling_params import SamplingParams
 from kvist.costmodel.step_work import StepWork, work_of_plan
 from kvist.engine.engine_core import EngineCore
+from kvist.metrics.served_request import NO_TARGETS, Targets
 from kvist.workload.load_progress import LoadProgress
 from kvist.workload.trace_record import TraceRecord
 
@@ -48,6 +49,7 @@ class RequestRun:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     finished_s: float | None = None
+    targets: Targets = NO_TARGETS
 
     @property
     def ttft_s(self) -> float | None:
@@ -116,6 +118,9 @@ OnStep = Callable[
 ]  # after a step; with requests that have not ended
 
 
+TargetsOf = Callable[[TraceRecord, int], Targets]  # of a request and its number of prompt tokens
+
+
 class Prompts(Protocol):
     """Where the prompts of a load come from, such as a TextSource."""
 
@@ -155,14 +160,20 @@ class LoadRunner:
         self._steps: list[StepSummary] = []
         self._works: list[StepWork] = []
         self._start_s = 0.0
+        self._targets_of: TargetsOf = lambda record, num_prompt_tokens: NO_TARGETS
 
     @property
     def request_ids(self) -> list[RequestId]:
         """All that were submitted."""
         return [self._id(request.index, request.sample_index) for request in self._requests]
 
-    def run(self, records: Sequence[TraceRecord]) -> LoadRun:
-        """Replay `records` and return when all have ended. Raises KvistError for a request that is refused."""
+    def run(self, records: Sequence[TraceRecord], targets_of: TargetsOf | None = None) -> LoadRun:
+        """Replay `records` and return when all have ended. Raises KvistError for a request that is refused.
+
+        targets_of: the latency targets that each request brings; None: none bring any.
+        """
+        if targets_of is not None:
+            self._targets_of = targets_of
         progress = LoadProgress(records)
         self._start_s = self._clock.now_s()
         while progress.num_unfinished:
@@ -197,9 +208,12 @@ class LoadRunner:
         if next_s is None:
             if progress.num_unfinished and not self._core.has_unfinished_requests:
                 raise RuntimeError("requests are left, but none of them is due or running")
-            time.sleep(0.001)
+            self._sleep(0.001)
             return
-        time.sleep(min(max(next_s + self._start_s - self._clock.now_s(), 0.0), LONGEST_SLEEP_S))
+        self._sleep(min(max(next_s + self._start_s - self._clock.now_s(), 0.0), LONGEST_SLEEP_S))
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _submit(self, record: TraceRecord, due_s: float, now_s: float) -> None:
         prompt = list(self._texts.prompt(record, self._answer))
@@ -207,9 +221,10 @@ class LoadRunner:
             temperature=self._temperature, max_tokens=record.num_output_tokens, ignore_eos=True, seed=record.index
         )
         self._num_open_samples[record.index] = record.n
+        targets = self._targets_of(record, len(prompt))
         for sample_index in range(record.n):
             request_id = self._id(record.index, sample_index)
-            request = RequestRun(record.index, sample_index, due_s, prompt)
+            request = RequestRun(record.index, sample_index, due_s, prompt, targets=targets)
             self._open[request_id] = request
             self._requests.append(request)
             shares = sample_index > 0 and self._shares_samples
@@ -221,6 +236,8 @@ class LoadRunner:
                     arrival_time_s=self._start_s + due_s,
                     sample_index=sample_index,
                     fork_of=self._id(record.index, 0) if shares else None,
+                    ttft_ms=None if targets.ttft_s is None else targets.ttft_s * 1e3,
+                    tpot_ms=None if targets.tpot_s is None else targets.tpot_s * 1e3,
                 ),
                 now_s,
             )

@@ -26,7 +26,7 @@ class ReplicaGroupConfig:
     tensor_parallel_size: int = option(1, help="devices that share each operation", low=1)
     pipeline_parallel_size: int = option(1, help="stages of layers; as many steps are in flight", low=1)
     policy: str = option("chunked_prefill", help="how a step's token budget is filled", choices=POLICIES)
-    queue_order: str = option("fcfs", help="order of the waiting queue", choices=QUEUE_ORDERS)
+    queue_order: str = option("auto", help="order of the waiting queue", choices=QUEUE_ORDERS)
     max_num_batched_tokens: int = option(8192, help="token budget of a step", low=16, unit="tokens")
     max_num_seqs: int = option(256, help="most requests running at once", low=1)
     max_model_len: int = option(131_072, help="longest prompt and output together", low=32, unit="tokens")

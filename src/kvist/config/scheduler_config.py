@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from kvist.config.option import option
 
-POLICIES = ("static", "prefill_first", "decode_first", "chunked_prefill", "split_fuse")
-QUEUE_ORDERS = ("fcfs", "priority", "lpm", "shortest_prefill_first")
+POLICIES = ("static", "prefill_first", "decode_first", "chunked_prefill", "split_fuse", "slo_budget")
+QUEUE_ORDERS = ("auto", "fcfs", "priority", "lpm", "shortest_prefill_first", "slack")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     policy: str = option("chunked_prefill", help="how a step's token budget is filled", choices=POLICIES)
     queue_order: str = option(
-        "fcfs",
-        help="order of the waiting queue; lpm: longest prefix match first, priority: lower number first",
+        "auto",
+        help="order of the waiting queue; lpm: longest prefix match first, priority: lower number first, slack: who "
+        "must begin first for its time to first token; auto: slack with slo_budget, else fcfs",
         aliases=("--scheduling-policy", "--schedule-policy"),
         choices=QUEUE_ORDERS,
     )
@@ -40,6 +41,12 @@ class SchedulerConfig:
     )
     ageing_s: float = option(
         30.0, help="seconds of waiting that raise a request's place by one priority level", low=0.001, unit="s"
+    )
+    default_ttft_ms: float | None = option(
+        None, help="slo_budget: time to first token of requests that bring no target; default: none", low=1, unit="ms"
+    )
+    default_tpot_ms: float = option(
+        100.0, help="slo_budget: mean time between tokens of requests that bring no target", low=1, unit="ms"
     )
     max_steps_in_flight: int = option(1, help="steps open at once: 1 on a CPU, 2 on a GPU", low=1, high=2)
     check_invariants: bool = option(False, help="check the whole state after each step (slow; on in tests)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
 from enum import Enum
@@ -61,6 +62,28 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyTargets:
+    """What a request is to reach, as times of the engine's clock; fixed when it arrives.
+
+    first_token_by_s: when its first token is due. prefill_s: how long its prompt takes an engine that has nothing else
+    to do. tpot_s: the mean time between its tokens. overdue_at_s: when it has waited too long, whatever its targets.
+    """
+
+    first_token_by_s: float = math.inf
+    prefill_s: float = 0.0
+    tpot_s: float = math.inf
+    overdue_at_s: float = math.inf
+
+    @property
+    def start_by_s(self) -> float:
+        """When its prompt must be begun, at the latest, on an engine that then does nothing else."""
+        return self.first_token_by_s - self.prefill_s
+
+
+NO_TARGETS = LatencyTargets()
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """Progress of one request. Only the scheduler writes it; policies and queue orders read it.
@@ -80,6 +103,8 @@ class Request:
     num_cached_tokens: int = 0  # prompt tokens read from the cache at the first admission
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
+    targets: LatencyTargets = NO_TARGETS
+    first_token_s: float | None = None  # when its first output token was there
 
     @property
     def request_id(self) -> RequestId:

@@ -41,6 +41,20 @@ class Preempted(msgspec.Struct, frozen=True, gc=False, tag=True):
     num_tokens_lost: int
 
 
+class ChunkCut(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A step took `num_tokens` of the request's prompt, maybe none, though budget and prompt had `num_wanted_tokens`.
+
+    So that the step is over in `step_limit_s`: one of the streams in it is to have a token every `tpot_s`.
+    """
+
+    request_id: RequestId
+    time_s: float
+    num_tokens: int
+    num_wanted_tokens: int
+    step_limit_s: float
+    tpot_s: float
+
+
 class PromptScored(msgspec.Struct, frozen=True, tag=True):
     """Log-probabilities of the next prompt positions, in order, for a request that asked."""
 
@@ -75,7 +89,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False, tag=True):
     error: str | None = None
 
 
-RequestEvent = Queued | Scheduled | Preempted | PromptScored | TokensSampled | Finished
+RequestEvent = Queued | Scheduled | Preempted | ChunkCut | PromptScored | TokensSampled | Finished
 
 
 class StepSummary(msgspec.Struct, frozen=True, gc=False):

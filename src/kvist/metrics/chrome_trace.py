@@ -14,7 +14,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kvist.core.request import RequestId
-from kvist.core.request_events import Finished, Preempted, PromptScored, Queued, RequestEvent, Scheduled, TokensSampled
+from kvist.core.request_events import (
+    ChunkCut,
+    Finished,
+    Preempted,
+    PromptScored,
+    Queued,
+    RequestEvent,
+    Scheduled,
+    TokensSampled,
+)
 from kvist.metrics.step_record import StepRecord
 from kvist.metrics.trace_track import RequestTrack, microseconds, nanoseconds
 
@@ -80,7 +89,7 @@ class ChromeTraceWriter:
     # --- requests ---
 
     def _add_event(self, event: RequestEvent, lines: list[str]) -> None:
-        if isinstance(event, PromptScored):
+        if isinstance(event, PromptScored | ChunkCut):
             return
         time_ns = nanoseconds(event.time_s)
         track = self._tracks.get(event.request_id)

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvist.core.request import FinishReason, RequestId
-from kvist.core.request_events import EventBatch, Finished, Preempted, Queued, RequestEvent, Scheduled, TokensSampled
+from kvist.core.request_events import (
+    ChunkCut,
+    EventBatch,
+    Finished,
+    Preempted,
+    Queued,
+    RequestEvent,
+    Scheduled,
+    TokensSampled,
+)
 
 MAX_TIMELINES = 1000
 MAX_MOMENTS = 64  # of one request: a thrashing one would otherwise grow without bound
@@ -34,6 +43,8 @@ class Timeline:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0  # of the drafted ones
     num_preemptions: int = 0
+    num_cut_chunks: int = 0  # steps that took less of its prompt than they could, for the sake of streams
+    last_cut: ChunkCut | None = None
     first_scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
     last_token_at_s: float | None = None
@@ -84,6 +95,11 @@ def _extend(timeline: Timeline, event: RequestEvent) -> None:
             timeline.first_scheduled_at_s = event.time_s - timeline.queued_s
             timeline.num_cached_tokens = event.num_cached_tokens
         timeline.add(event.time_s, "scheduled", event.num_cached_tokens)
+    elif isinstance(event, ChunkCut):
+        timeline.num_cut_chunks += 1
+        timeline.last_cut = event
+        if timeline.num_cut_chunks == 1:
+            timeline.add(event.time_s, "first chunk cut", event.num_tokens)
     elif isinstance(event, Preempted):
         timeline.num_preemptions += 1
         timeline.add(event.time_s, "preempted", event.num_tokens_lost)

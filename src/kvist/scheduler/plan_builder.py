@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvist.core.draft import Draft
 from kvist.core.request import RequestId
 from kvist.core.step_plan import BlockMove, ScheduledRequestData, StepPlan, TableEdit
+from kvist.costmodel.step_work import StepWork, work_of_plan
 from kvist.kvcache.kv_cache import TableGrowth
 from kvist.scheduler.tracked_request import TrackedRequest
 
@@ -21,6 +22,7 @@ class PlannedStep:
     """
 
     plan: StepPlan
+    work: StepWork
     decodes: list[TrackedRequest]
     chunks: list[TrackedRequest]
     num_prefill_tokens: int
@@ -131,12 +133,28 @@ class PlanBuilder:
         )
         return PlannedStep(
             plan=plan,
+            work=self._work() if not (self._drafts or num_padding_tokens) else work_of_plan(plan),
             decodes=self._decodes,
             chunks=self._chunks,
             num_prefill_tokens=num_prefill_tokens,
             num_started=self._num_started,
             num_started_tokens=self._num_started_tokens,
             num_drafts=num_drafts,
+        )
+
+    def _work(self) -> StepWork:
+        """As `work_of_plan`, without a look at each row: without drafts most rows are decodes."""
+        num_decodes = len(self._decodes)
+        chunks = StepWork.of(
+            zip(self._chunk_sizes, self._chunk_starts, strict=True), num_sampled=sum(self._chunk_samples)
+        )
+        return StepWork(
+            num_tokens=num_decodes + chunks.num_tokens,
+            num_sequences=num_decodes + chunks.num_sequences,
+            num_sampled=num_decodes + chunks.num_sampled,
+            decode_context_tokens=num_decodes + sum(self._positions) + chunks.decode_context_tokens,
+            prefill_pairs=chunks.prefill_pairs,
+            prefill_context_tokens=chunks.prefill_context_tokens,
         )
 
     def _decode_sizes(self) -> list[int]:

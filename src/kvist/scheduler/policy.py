@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvist.core.request import Request, RequestId
+from kvist.costmodel.step_time_model import StepTimeModel
 
 
 class Candidate(NamedTuple):
@@ -26,6 +27,9 @@ class PolicyView:
         draw no more than the budget can use. It ends where sequence limit or memory end.
     max_chunk_tokens: longest chunk of one prompt in a step.
     num_admitted_since_idle: requests admitted since the running set was last empty.
+    now: when the step will begin to compute.
+    step_times: predicts how long a step takes.
+    prefill_slowdown: how many times longer prompts take now than on an engine that has nothing else to do.
     """
 
     decoding: Sequence[Request]
@@ -33,15 +37,32 @@ class PolicyView:
     waiting: Iterable[Candidate]
     max_chunk_tokens: int
     num_admitted_since_idle: int
+    now: float
+    step_times: StepTimeModel
+    prefill_slowdown: float
+
+
+class Cut(NamedTuple):
+    """Why a chunk is shorter than budget and prompt allow: for a stream's `tpot_s` the step is to end by `limit_s`."""
+
+    request: Request
+    num_tokens: int  # granted, maybe none
+    num_wanted_tokens: int
+    limit_s: float
+    tpot_s: float
 
 
 @dataclass(slots=True)
 class Grants:
-    """Tokens granted in one step. decodes get one each; chunks are of running or of waiting requests."""
+    """Tokens granted in one step. decodes get one each; chunks are of running or of waiting requests.
+
+    cuts: chunks that a limit on time kept short, for explanations.
+    """
 
     decodes: Sequence[Request] = ()
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     num_padding_tokens: int = 0
+    cuts: list[Cut] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:

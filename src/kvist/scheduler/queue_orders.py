@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from kvist.core.request import NewRequest
+from kvist.scheduler.slack import PrefillPace, is_in_time
 from kvist.scheduler.tracked_request import Rank, TrackedRequest
 
+OVERDUE_SHARE = 8  # under the order by slack
 LPM_WINDOW = 64  # requests, in order of arrival, among which lpm looks for the longest match
 
 MatchLength = Callable[[TrackedRequest], int]
@@ -76,14 +78,14 @@ class OverdueFirstQueue(WaitingQueue):
     def in_order(self, now: float, match_length: MatchLength) -> Iterator[TrackedRequest]:
         overdue = [request for request in self if self._is_overdue(request, now)]
         yield from overdue
-        for request in self._others(match_length):
+        for request in self._others(now, match_length):
             if not self._is_overdue(request, now):
                 yield request
 
     def _is_overdue(self, request: TrackedRequest, now: float) -> bool:
         return request.num_preemptions > 0 or now - request.queued_at_s >= self._ageing_s
 
-    def _others(self, match_length: MatchLength) -> Iterator[TrackedRequest]:
+    def _others(self, now: float, match_length: MatchLength) -> Iterator[TrackedRequest]:
         raise NotImplementedError
 
 
@@ -102,24 +104,75 @@ class ShortestPrefillFirstQueue(OverdueFirstQueue):
         super().remove(request)
         del self._by_length[bisect_left(self._by_length, (request.num_tokens, request.rank))]
 
-    def _others(self, match_length: MatchLength) -> Iterator[TrackedRequest]:
+    def _others(self, now: float, match_length: MatchLength) -> Iterator[TrackedRequest]:
         return (request for _, _, request in self._by_length)
 
 
 class LongestPrefixMatchQueue(OverdueFirstQueue):
     """Longest cached prefix first (RadixAttention): close to a depth-first walk of the tree, so prefixes stay hot."""
 
-    def _others(self, match_length: MatchLength) -> Iterator[TrackedRequest]:
+    def _others(self, now: float, match_length: MatchLength) -> Iterator[TrackedRequest]:
         everyone = iter(self)
         window = list(islice(everyone, LPM_WINDOW))
         yield from sorted(window, key=match_length, reverse=True)
         yield from everyone
 
 
-def make_queue(queue_order: str, *, ageing_s: float) -> WaitingQueue:
+class SlackQueue(WaitingQueue):
+    """Whose prompt must be begun first; then, by arrival, those that are too late for their time to first token.
+
+    Those that were preempted come before all. Of those too late, the oldest gets the first place in every
+    OVERDUE_SHARE-th start once it has waited `ageing_s`: under a lasting overload, if it were first each time, those
+    after it would all be too late as well.
+    """
+
+    def __init__(self, pace: PrefillPace) -> None:
+        super().__init__()
+        self._pace = pace
+        self._by_start: list[tuple[float, Rank, TrackedRequest]] = []
+        self._preempted: list[tuple[Rank, TrackedRequest]] = []
+        self._num_removed = 0
+
+    def add(self, request: TrackedRequest) -> None:
+        super().add(request)
+        if request.num_preemptions:
+            insort(self._preempted, (request.rank, request))
+        else:
+            insort(self._by_start, (request.targets.start_by_s, request.rank, request))
+
+    def remove(self, request: TrackedRequest) -> None:
+        super().remove(request)
+        if request.num_preemptions:
+            del self._preempted[bisect_left(self._preempted, (request.rank,))]
+        else:
+            del self._by_start[bisect_left(self._by_start, (request.targets.start_by_s, request.rank))]
+        self._num_removed += 1
+
+    def in_order(self, now: float, match_length: MatchLength) -> Iterator[TrackedRequest]:
+        slowdown = self._pace.slowdown
+        late: Iterator[TrackedRequest]
+        yield from [request for _, request in self._preempted]
+        late = (request for request in self if not request.num_preemptions and not is_in_time(request, now, slowdown))
+        if self._by_start and self._num_removed % OVERDUE_SHARE == 0:
+            oldest = next(late, None)
+            if oldest is not None and now >= oldest.targets.overdue_at_s:
+                yield oldest
+            elif oldest is not None:
+                late = chain((oldest,), late)
+        # Whoever should have begun before now is late at any pace.
+        for index in range(bisect_left(self._by_start, (now,)), len(self._by_start)):
+            request = self._by_start[index][2]
+            if is_in_time(request, now, slowdown):
+                yield request
+        yield from late
+
+
+def make_queue(queue_order: str, *, ageing_s: float, pace: PrefillPace) -> WaitingQueue:
     """Return an empty queue with the order of that name."""
     if queue_order == "lpm":
         return LongestPrefixMatchQueue(ageing_s)
     if queue_order == "shortest_prefill_first":
         return ShortestPrefillFirstQueue(ageing_s)
+    if queue_order == "slack":
+        return SlackQueue(pace)
     return WaitingQueue()

@@ -9,10 +9,12 @@ import heapq
 
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.errors import InvalidRequestError
-from kvist.core.request import FinishReason, NewRequest, RequestId, RequestState
+from kvist.core.request import FinishReason, LatencyTargets, NewRequest, RequestId, RequestState
 from kvist.core.request_events import EventBatch, Finished, Queued, RequestEvent, StepSummary
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
+from kvist.costmodel.online_step_time import OnlineStepTimeModel
+from kvist.costmodel.step_time_model import KnownStepTimes, LearningStepTimeModel, StepTimeModel
 from kvist.kvcache.kv_cache import KVCache
 from kvist.scheduler.admission import (
     CapacityLimits,
@@ -33,6 +35,7 @@ from kvist.scheduler.queue_orders import arrival_rank, make_queue, priority_rank
 from kvist.scheduler.repeated_decodes import RepeatedDecodes
 from kvist.scheduler.scheduler_state import SchedulerState
 from kvist.scheduler.scheduler_status import SchedulerStatus
+from kvist.scheduler.slack import PrefillPace, latency_targets
 from kvist.scheduler.step_outcome import StepOutcome, apply_result
 from kvist.scheduler.step_planner import StepPlanner
 from kvist.scheduler.tracked_request import TrackedRequest, track
@@ -43,10 +46,11 @@ class Scheduler:
 
     max_num_batched_tokens: the resolved token budget of a step (the configuration's may be None). speculator: proposes
     drafts; needs steps one at a time, as its drafts follow tokens whose values are known. num_stages: of a pipeline,
-    in which steps overlap and so share no decoding request.
+    in which steps overlap and so share no decoding request. step_time_model: predicts and learns the time of steps;
+    None for one that has seen none yet.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one place puts an engine together, by keyword
         self,
         config: SchedulerConfig,
         kv_cache: KVCache,
@@ -56,8 +60,10 @@ class Scheduler:
         max_model_len: int,
         speculator: Speculator | None = None,
         num_stages: int = 1,
+        step_time_model: LearningStepTimeModel | None = None,
     ) -> None:
         self._config = config
+        self._step_times = step_time_model if step_time_model is not None else OnlineStepTimeModel()
         self._speculator = speculator
         self._max_steps_in_flight = config.max_steps_in_flight if speculator is None else 1
         # Each running request may decode in the same step, so no more may run than the budget has tokens.
@@ -68,11 +74,14 @@ class Scheduler:
         self._rank = priority_rank if config.queue_order == "priority" else arrival_rank
         self._start_rate = StartRate()
         self._reserve = GrowthReserve(block_size)
+        pace = PrefillPace()
         self._state = SchedulerState(
             kv_cache=kv_cache,
             block_size=block_size,
-            queue=make_queue(config.queue_order, ageing_s=config.ageing_s),
+            queue=make_queue(_queue_order(config), ageing_s=config.ageing_s, pace=pace),
             handover=KVHandover(kv_cache),
+            step_times=self._step_times,
+            prefill_pace=pace,
             num_stages=num_stages,
         )
         candidates = CandidateSource(self._state, self._reserve)
@@ -107,6 +116,8 @@ class Scheduler:
         """How many next steps `repeated_decodes` may take at once; 0: plan them."""
         if self._speculator is not None or self._deadlines or self._config.policy == "static":
             return 0
+        if self._config.policy == "slo_budget" and not isinstance(self._step_times, KnownStepTimes):
+            return 0  # each step may teach it something
         return self._repeated.num_steps(num_free_places=self._num_free_places)
 
     @property
@@ -144,6 +155,7 @@ class Scheduler:
         self._num_added += 1
         rank = self._rank(new, now, self._num_added, self._config.ageing_s)
         request = track(new, max_total_tokens=max_total_tokens, rank=rank, now=now)
+        request.targets = self._targets(new, num_prompt_tokens, now)
         self._state.requests[request.id] = request
         if new.num_incoming_tokens:
             self._state.handover.asked[request.id] = request
@@ -193,6 +205,10 @@ class Scheduler:
         step = self._oldest_step(plan)
         outcome = apply_result(step, result, now, self._state.events)
         del self._state.open_steps[0]
+        self._step_times.observe(step.work, result.step_time_s)
+        if step.chunks:
+            sizes = plan.num_scheduled_tokens[len(step.decodes) :]
+            self._state.prefill_pace.note_step(list(zip(step.chunks, sizes, strict=True)), result.step_time_s)
         if self._speculator is not None:
             self._teach(self._speculator, step, outcome, result.step_time_s)
         for request in outcome.filled:
@@ -235,6 +251,23 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself. Slow."""
         check_scheduler(self._state, max_running=self._max_running)
+
+    @property
+    def step_times(self) -> StepTimeModel:
+        """How long steps take here, as far as it has been learnt."""
+        return self._step_times
+
+    def _targets(self, new: NewRequest, num_prompt_tokens: int, now: float) -> LatencyTargets:
+        config = self._config
+        return latency_targets(
+            new,
+            now,
+            num_prompt_tokens=num_prompt_tokens,
+            default_ttft_ms=config.default_ttft_ms,
+            default_tpot_ms=config.default_tpot_ms,
+            ageing_s=config.ageing_s,
+            step_times=self._step_times,
+        )
 
     def _queue_load(self) -> QueueLoad:
         return QueueLoad(
@@ -359,6 +392,12 @@ class Scheduler:
         if self._config.check_invariants:
             self.check_invariants()
         return EventBatch(time_s=now, events=events, step=summary)
+
+
+def _queue_order(config: SchedulerConfig) -> str:
+    if config.queue_order != "auto":
+        return config.queue_order
+    return "slack" if config.policy == "slo_budget" else "fcfs"
 
 
 def _max_chunk_tokens(config: SchedulerConfig, token_budget: int) -> int:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from kvist.core.request import RequestId
 from kvist.core.request_events import RequestEvent
+from kvist.costmodel.step_time_model import LearningStepTimeModel
 from kvist.kvcache.kv_cache import KVCache
 from kvist.scheduler.kv_handover import KVHandover
 from kvist.scheduler.plan_builder import PlannedStep
 from kvist.scheduler.queue_orders import WaitingQueue
 from kvist.scheduler.running_set import RunningSet
+from kvist.scheduler.slack import PrefillPace
 from kvist.scheduler.tracked_request import TrackedRequest
 
 
@@ -26,6 +28,8 @@ class SchedulerState:
     block_size: int
     queue: WaitingQueue
     handover: KVHandover
+    step_times: LearningStepTimeModel
+    prefill_pace: PrefillPace
     num_stages: int = 1
     requests: dict[RequestId, TrackedRequest] = field(default_factory=dict)
     running: RunningSet = field(default_factory=RunningSet)

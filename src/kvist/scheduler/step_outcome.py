@@ -135,6 +135,8 @@ def _apply_chunks(
         if tokens:
             token = tokens[0]
             request.token_ids.append(token)
+            if request.first_token_s is None:
+                request.first_token_s = now
             events.append(TokensSampled(request.id, now, [token], logprobs.get(row)))
             if token in request.stop_ids and len(request.token_ids) >= request.min_total_tokens:
                 outcome.stopped.append((request, token))

@@ -8,7 +8,7 @@ from typing import cast
 
 from kvist.core.errors import KVPoolExhaustedError
 from kvist.core.request import RequestState
-from kvist.core.request_events import Preempted, Scheduled
+from kvist.core.request_events import ChunkCut, Preempted, Scheduled
 from kvist.kvcache.kv_cache import BlockTable, PrefixMatch
 from kvist.scheduler.candidates import NO_MATCH, CandidateSource
 from kvist.scheduler.drafting import Speculator
@@ -53,15 +53,23 @@ class StepPlanner:
 
     def plan(self, now: float, *, max_candidates: int) -> PlannedStep | None:
         """Plan a step that starts at most `max_candidates` waiting requests. None if it would be empty."""
-        running = self._state.running
+        running, step_times = self._state.running, self._state.step_times
         view = PolicyView(
             decoding=running.decoding if self._state.num_stages == 1 else self._one_share(running.decoding),
             prefilling=running.prefilling,
             waiting=self._candidates.draw(now, max_candidates=max_candidates),
             max_chunk_tokens=self._max_chunk_tokens,
             num_admitted_since_idle=running.num_admitted_since_idle,
+            now=now + sum(step_times.predict_s(step.work) for step in self._state.open_steps),
+            step_times=step_times,
+            prefill_slowdown=self._state.prefill_pace.slowdown,
         )
         grants = self._policy(view, self._token_budget)
+        for cut in grants.cuts:
+            request_id = cut.request.request_id
+            self._state.events.append(
+                ChunkCut(request_id, now, cut.num_tokens, cut.num_wanted_tokens, max(cut.limit_s, 0.0), cut.tpot_s)
+            )
         builder = PlanBuilder(self._num_steps)
         has_preempted = self._add_decodes(builder, cast("Sequence[TrackedRequest]", grants.decodes), now)
         self._add_chunks(builder, grants, now, may_start=not has_preempted)

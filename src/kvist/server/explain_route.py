@@ -39,6 +39,7 @@ def _explained(timeline: Timeline) -> dict[str, object]:
         "output_tokens": timeline.num_output_tokens,
         "draft_tokens": timeline.num_draft_tokens,
         "accepted_draft_tokens": timeline.num_accepted_tokens,
+        "cut_chunks": timeline.num_cut_chunks,
         "preemptions": timeline.num_preemptions,
         "queue_time_s": timeline.first_scheduled_at_s,
         "ttft_s": timeline.first_token_at_s,
@@ -62,6 +63,13 @@ def summary(timeline: Timeline) -> str:
     if timeline.first_token_at_s is not None and timeline.last_token_at_s is not None:
         decode_s = timeline.last_token_at_s - timeline.first_token_at_s
         parts.append(f"then gave {timeline.num_output_tokens} tokens in {decode_s:.3f} s")
+    if timeline.last_cut is not None:
+        cut = timeline.last_cut
+        parts.append(
+            f"had {timeline.num_cut_chunks} chunks of its prompt cut (the last to {cut.num_tokens} of "
+            f"{cut.num_wanted_tokens} tokens, to end the step within {cut.step_limit_s:.3f} s for a stream that is to "
+            f"have a token every {cut.tpot_s:.3f} s)"
+        )
     if timeline.num_draft_tokens:
         parts.append(f"of which {timeline.num_accepted_tokens} were drafted ({timeline.num_draft_tokens} tries)")
     if timeline.num_preemptions:

@@ -19,6 +19,7 @@ from kvist.core.errors import KvistError
 from kvist.core.request import NewRequest, RequestId
 from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.core.step_plan import StepPlan
+from kvist.costmodel.step_time_model import KnownStepTimes
 from kvist.costmodel.step_work import StepWork
 from kvist.engine.engine_core import EngineCore, OpenStep
 from kvist.kvcache.connector import KVReceive
@@ -107,6 +108,7 @@ class SimulatedReplica:
             max_num_batched_tokens=group.max_num_batched_tokens,
             max_model_len=group.max_model_len,
             num_stages=spec.num_stages,
+            step_time_model=KnownStepTimes(spec.step_time),
         )
         self._executor = TimedExecutor(num_blocks=num_blocks, step_time=spec.step_time)
         self._core = EngineCore(self.scheduler, self._executor)
