@@ -1,4 +1,5 @@
 // The only file that knows Python: plans are built and replayed through it, weights are packed.
+#include "baselines.h"
 #include "ceilings.h"
 #include "mixture.h"
 #include "operations.h"
@@ -11,6 +12,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -25,6 +28,7 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WritableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -89,6 +93,46 @@ void read_once(const std::string& isa, ThreadPool& pool, Floats data) {
     pool.run(items, [&](int begin, int end) {
         for (int item = begin; item < end; item++) found[item] = c.read(data.data() + item * kPiece, kPiece);
     });
+}
+
+// Causal attention of a sequence's last num_queries tokens that materializes its scores, pass by pass over all heads.
+// prepared: `transposed` holds the keys already. q, out: [num_queries][num_q_heads][head_dim]; k, v: [num_keys][num_kv_heads][head_dim]; scores: as NaiveAttention says.
+void naive_attention(const std::string& isa, ThreadPool& pool, Floats q, Floats k, Floats v, WritableFloats transposed,
+                     WritableFloats scores, WritableFloats out, int num_q_heads, int num_kv_heads, int head_dim, float scale,
+                     bool prepared) {
+    if (num_q_heads <= 0 || num_kv_heads <= 0 || num_q_heads % num_kv_heads || head_dim <= 0 || head_dim % 16)
+        throw std::invalid_argument("no attention has such heads");
+    const int64_t q_width = int64_t{num_q_heads} * head_dim, kv_width = int64_t{num_kv_heads} * head_dim;
+    const int64_t num_queries = static_cast<int64_t>(q.size()) / q_width, num_keys = static_cast<int64_t>(k.size()) / kv_width;
+    if (num_queries > num_keys || num_keys > std::numeric_limits<int32_t>::max() / 2)
+        throw std::invalid_argument("there are fewer keys than queries, or too many");
+    const Baselines* passes = find_baselines(isa.c_str());
+    if (!passes) throw std::invalid_argument("this processor has no " + isa);
+    NaiveAttention a{};
+    a.q = q.data(), a.k = k.data(), a.v = v.data();
+    a.transposed = transposed.data(), a.scores = scores.data(), a.out = out.data();
+    a.num_queries = static_cast<int>(num_queries), a.num_keys = static_cast<int>(num_keys);
+    a.first_query = a.num_keys - a.num_queries;
+    a.num_q_heads = num_q_heads, a.num_kv_heads = num_kv_heads, a.head_dim = head_dim;
+    a.scale = scale;
+    if (static_cast<int64_t>(q.size()) != num_queries * q_width || static_cast<int64_t>(k.size()) != num_keys * kv_width ||
+        v.size() < k.size() || out.size() < q.size() || static_cast<int64_t>(transposed.size()) < kv_width * a.row() ||
+        static_cast<int64_t>(scores.size()) < int64_t{num_q_heads} * num_queries * a.row())
+        throw std::invalid_argument("an array is too short for its shape");
+    nb::gil_scoped_release unlock;
+    constexpr int kBlock = 48;  // queries of an item
+    const int blocks = (a.num_queries + kBlock - 1) / kBlock;
+    if (!prepared)
+        pool.run(num_kv_heads, [&](int begin, int end) {
+            for (int head = begin; head < end; head++) passes->transpose_keys(a, head);
+        });
+    for (auto pass : {passes->scores, passes->softmax, passes->values})
+        pool.run(num_q_heads * blocks, [&](int begin, int end) {
+            for (int item = begin; item < end; item++) {
+                const int first = item % blocks * kBlock;
+                pass(a, item / blocks, first, std::min(first + kBlock, a.num_queries));
+            }
+        });
 }
 
 class PythonPlan {
@@ -238,7 +282,8 @@ class PythonPlan {
     }
 
     // rows: [num_rows, 4] start, num_tokens, first_row, where its block table begins in block_tables.
-    void replay(Ints2 rows, Ints block_tables, Ints token_ids, WritableBytes kv, bool timed) {
+    // first, count: of its operations; -1: all that follow.
+    void replay(Ints2 rows, Ints block_tables, Ints token_ids, WritableBytes kv, bool timed, int first, int count) {
         const int num_tokens = static_cast<int>(token_ids.size()), num_rows = static_cast<int>(rows.shape(0));
         if (num_tokens > plan_.max_tokens || num_rows > plan_.max_rows)
             throw std::invalid_argument("step is larger than its plan");
@@ -251,15 +296,15 @@ class PythonPlan {
         }
         const Step step = {rows_.data(), num_rows, num_tokens, token_ids.data(), positions_.data(), nullptr, 0, kv.data()};
         nb::gil_scoped_release unlock;
-        plan_.replay(step, timed);
+        plan_.replay(step, timed, first, count);
     }
     // For a head: replays on rows `logit_rows` of the body's last step.
-    void replay_head(Ints logit_rows, bool timed) {
-        const int count = static_cast<int>(logit_rows.size());
-        if (count > plan_.max_tokens) throw std::invalid_argument("more rows than the head was built for");
-        const Step step = {nullptr, 0, count, nullptr, nullptr, logit_rows.data(), count, nullptr};
+    void replay_head(Ints logit_rows, bool timed, int first, int count) {
+        const int num_rows = static_cast<int>(logit_rows.size());
+        if (num_rows > plan_.max_tokens) throw std::invalid_argument("more rows than the head was built for");
+        const Step step = {nullptr, 0, num_rows, nullptr, nullptr, logit_rows.data(), num_rows, nullptr};
         nb::gil_scoped_release unlock;
-        plan_.replay(step, timed);
+        plan_.replay(step, timed, first, count);
     }
     nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> finite(nb::handle self) {
         return {finite_, {static_cast<std::size_t>(finite_ ? plan_.max_tokens : 0)}, self};
@@ -317,6 +362,8 @@ NB_MODULE(_native, m) {
     });
     m.def("run_products", &run_products, "isa"_a, "pool"_a, "int8"_a, "iterations"_a, "items"_a);
     m.def("read_once", &read_once, "isa"_a, "pool"_a, "data"_a);
+    m.def("naive_attention", &naive_attention, "isa"_a, "pool"_a, "q"_a, "k"_a, "v"_a, "transposed"_a, "scores"_a, "out"_a,
+          "num_q_heads"_a, "num_kv_heads"_a, "head_dim"_a, "scale"_a, nb::kw_only(), "prepared"_a);
     m.attr("layout_version") = kLayoutVersion;
     m.attr("interface") = KVIST_INTERFACE;
     m.def("weight", &make_weight, "data"_a, "weight_format"_a, "n"_a, "k"_a, "bias"_a);
@@ -371,8 +418,9 @@ NB_MODULE(_native, m) {
         .def("top_logits", &PythonPlan::top_logits)
         .def("finite", [](nb::handle self) { return nb::cast<PythonPlan&>(self).finite(self); })
         .def("best", [](nb::handle self) { return nb::cast<PythonPlan&>(self).best(self); })
-        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "kv"_a, nb::kw_only(), "timed"_a)
-        .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a)
+        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "kv"_a, nb::kw_only(), "timed"_a,
+             "first"_a = 0, "count"_a = -1)
+        .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a, "first"_a = 0, "count"_a = -1)
         .def("view", [](nb::handle self, int id) { return nb::cast<PythonPlan&>(self).view(self, id); })
         .def("timings", &PythonPlan::timings);
 }

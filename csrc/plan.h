@@ -6,6 +6,7 @@
 #include "thread_pool.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -56,7 +57,8 @@ class Plan {
     void append(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
     const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
 
-    void replay(const Step& step, bool timed);
+    // Runs operations [first, first + count) of those that there are.
+    void replay(const Step& step, bool timed, std::size_t first = 0, std::size_t count = SIZE_MAX);
 
     const Kernels& kernels;
     const int max_tokens;

@@ -39,7 +39,16 @@ def result() -> ReproResult:
         ReproRow(name="hit share", unit="%", measured=0.85, setup="there"),
     ]
     plots = [BarPlot(title="speeds", unit="tokens/s", groups=["x"], values={"on": [230.0]})]
-    return ReproResult(name="radix", title="A title", setup="So.", size="quick", repeats=3, rows=rows, plots=plots)
+    return ReproResult(
+        name="radix",
+        title="A title",
+        setup="So.",
+        executor="native amx 2",
+        size="quick",
+        repeats=3,
+        rows=rows,
+        plots=plots,
+    )
 
 
 def test_an_effect_is_a_ratio_a_change_or_a_value() -> None:
@@ -57,13 +66,13 @@ def test_a_result_is_read_back_from_its_json_and_rows_carry_their_ratio() -> Non
 def test_the_page_shows_each_row_and_where_it_comes_from() -> None:
     page = results_page([to_document(result()) | ORIGIN])
     assert "| speed | 2x | 2.3x | 2.30x (100 -> 230 tokens/s), spread 4%; equal outputs | A \\| b. Because. |" in page
-    assert "a processor, 2 cores granted, amx kernels" in page
+    assert "a processor, 2 cores granted, executor native amx 2, load average 1.0" in page
     assert "Size: quick; 3 repeats, their medians." in page
 
 
 def test_unequal_outputs_are_shouted() -> None:
     rows = [ReproRow(name="x", unit="%", measured=1.0, equal_output=False, setup="y")]
-    lines = text_lines(ReproResult(name="x", title="X", setup="", size="full", repeats=1, rows=rows))
+    lines = text_lines(ReproResult(name="x", title="X", setup="", executor="", size="full", repeats=1, rows=rows))
     assert "OUTPUTS DIFFER" in "\n".join(lines)
 
 
@@ -73,4 +82,4 @@ def test_an_unknown_reproduction_is_refused_with_what_there_is() -> None:
 
 
 def test_every_figure_of_the_brief_names_a_reproduction() -> None:
-    assert {figure.repro for figure in BRIEF_FIGURES} <= {*REPROS, "flash", "kernels"}
+    assert {figure.repro for figure in BRIEF_FIGURES} <= set(REPROS)

@@ -63,12 +63,16 @@ class RequestRun:
 
 @dataclass(slots=True)
 class LoadRun:
-    """What came of a load: requests by index, then sample; steps in order, and the work of each."""
+    """What came of a load: requests by index, then sample; steps in order, and the work of each.
+
+    cpu_s: of this process, all threads: beside other work on the machine it says more than the time that passed.
+    """
 
     requests: list[RequestRun]
     steps: list[StepSummary]
     works: list[StepWork]
     elapsed_s: float
+    cpu_s: float = 0.0
 
     @property
     def num_output_tokens(self) -> int:
@@ -176,6 +180,7 @@ class LoadRunner:
             self._targets_of = targets_of
         progress = LoadProgress(records)
         self._start_s = self._clock.now_s()
+        cpu_start_s = time.process_time()
         while progress.num_unfinished:
             now_s = self._clock.now_s()
             for due_s, record in progress.take_due(now_s - self._start_s):
@@ -184,7 +189,8 @@ class LoadRunner:
                 self._idle(progress)
         elapsed_s = self._clock.now_s() - self._start_s
         self._requests.sort(key=lambda request: (request.index, request.sample_index))
-        return LoadRun(self._requests, self._steps, self._works, elapsed_s)
+        cpu_s = time.process_time() - cpu_start_s
+        return LoadRun(self._requests, self._steps, self._works, elapsed_s, cpu_s)
 
     def _step(self, progress: LoadProgress, now_s: float) -> bool:
         """Compute one step. False if there is none to do."""

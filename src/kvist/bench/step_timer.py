@@ -38,6 +38,13 @@ class StepTimer:
                 times[name].append(self._time(plan))
         return {name: min(each) for name, each in times.items()}
 
+    def sampled(self, chunks: Chunks) -> list[int]:
+        """The token that each chunk of one such step gives."""
+        plan = self._plan(chunks, samples=True)
+        result = self._executor.finish_step(self._executor.begin_step(plan))
+        self._forget(plan)
+        return [tokens[0] for tokens in result.sampled_token_ids if tokens]
+
     def _plan(self, chunks: Chunks, *, samples: bool) -> StepPlan:
         requests = [RequestId(f"step-timer/{row}") for row in range(len(chunks))]
         return StepPlan(
@@ -63,6 +70,10 @@ class StepTimer:
         begun_s = self._clock.now_s()
         self._executor.finish_step(self._executor.begin_step(plan))
         step_time_s = self._clock.now_s() - begun_s
+        self._forget(plan)
+        return step_time_s
+
+    def _forget(self, plan: StepPlan) -> None:
         forget = StepPlan(
             step_id=-1,
             request_ids=[],
@@ -73,7 +84,6 @@ class StepTimer:
             dropped_request_ids=plan.request_ids,
         )
         self._executor.finish_step(self._executor.begin_step(forget))
-        return step_time_s
 
 
 def _data(request_id: RequestId, num_tokens: int) -> ScheduledRequestData:

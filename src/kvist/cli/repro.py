@@ -58,15 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     for name in names:
         find(name)
     check_output_files(arguments)
-    if arguments.report is not None:
-        raise ConfigError("--report: pages of reproductions are not written yet; --json FILE has all of it")
     if arguments.name == "all" and not arguments.results.absolute().parent.is_dir():
         raise ConfigError(f"--results {arguments.results}: its folder does not exist")
     setting = _setting(arguments)
     # Here, because --help must not wait for the engine's imports.
     from kvist.repro import registry
     from kvist.repro.page import results_page
+    from kvist.repro.report import check_report, write_report
 
+    if arguments.report is not None:
+        check_report()
     documents: list[dict[str, Any]] = []
     for name in names:
         result = registry.run(name, setting)
@@ -75,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         documents.append(_document(result))
     if arguments.json is not None:
         write_json(arguments.json, documents[0] if len(documents) == 1 else {"repros": documents})
+    if arguments.report is not None:
+        write_report(arguments.report, documents)
     if arguments.name == "all":
         arguments.results.write_text(results_page(documents), encoding="utf-8")
     return 0

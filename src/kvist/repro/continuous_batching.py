@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kvist.bench.load_run import LoadRun, percentile
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.repro.measured_engine import MAX_NUM_SEQS, MeasuredEngine, at_once, spread_of_ratio
+from kvist.repro.measured_engine import MAX_NUM_SEQS, MeasuredEngine, at_once, by_cpu_time, spread_of_ratio
 from kvist.repro.result import BarPlot, ReproResult
 from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
@@ -53,6 +53,7 @@ def run(setting: ReproSetting) -> ReproResult:
             f"All requests at once, greedy, no prefix cache. Iteration-level: prefill_first, at most {MAX_NUM_SEQS}"
             " requests. Baseline: padded static batches, first come first served, of the size that is fastest here."
         ),
+        executor=engine.executor,
         size=setting.size,
         repeats=setting.repeats,
         rows=rows,
@@ -80,7 +81,8 @@ def _rows(
             spread=spread_of_ratio(*rates),
             published="36.9x at equal latency" if is_first else None,
             brief="raises it, no figure" if is_first else None,
-            setup=f"{len(padded[0].requests)} requests; baseline {best}, the best of {', '.join(map(str, sizes))}",
+            setup=f"{len(padded[0].requests)} requests, {by_cpu_time(flowing, padded)}; baseline {best}, the best of"
+            f" {', '.join(map(str, sizes))}",
             equal_output=all(each.outputs == padded[0].outputs for each in (*padded, *flowing)),
             why="the published figure is GPT-3 175B on many GPUs, where a step of one decode costs as much as of many"
             if is_first

@@ -81,6 +81,7 @@ def run(setting: ReproSetting) -> ReproResult:
             f" arrivals at {', '.join(map(str, rates))} of prefill_first's capacity. Unloaded: {prompt_per_s:.0f}"
             f" prompt tokens/s, {answer_per_s:.0f} output tokens/s."
         ),
+        executor=engine.executor,
         size=setting.size,
         repeats=1,
         rows=[*rows, *_latency_rows(runs, rates)],

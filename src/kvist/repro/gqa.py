@@ -37,6 +37,7 @@ def run(setting: ReproSetting) -> ReproResult:
         batch=batch,
         repeats=2 if setting.is_quick else 5,
     )
+    description = executors["GQA"].description
     for executor in executors.values():
         executor.close()
     rows = [row for name in ("GQA", "MQA") for row in _rows(name, heads, speeds, kv_bytes, batch, context)]
@@ -47,6 +48,7 @@ def run(setting: ReproSetting) -> ReproResult:
             f"Random weights in the shape of {LIKE} ({shape.num_layers} layers, {shape.num_q_heads} query heads),"
             f" {FORMAT}; baseline MHA: as many heads of K and V as of queries."
         ),
+        executor=description,
         size=setting.size,
         repeats=1,
         rows=rows,

@@ -52,6 +52,7 @@ class MeasuredEngine:
         self.model: LoadedModel = load_model(config, setting.model_path, num_blocks=num_blocks)
         tokenizer = self.model.tokenizer
         self.texts = TextSource(lambda text: tokenizer.encode(text, add_special_tokens=False), read_sentences())
+        self.executor = self.model.executor.description
         self.play("warm-up", [_WARM_UP])
 
     def __enter__(self) -> MeasuredEngine:
@@ -128,6 +129,12 @@ def total_tokens(records: Sequence[TraceRecord]) -> int:
 def longest_request_tokens(records: Sequence[TraceRecord]) -> int:
     prompts = count_prompt_tokens(records)
     return max(prompt + record.num_output_tokens for prompt, record in zip(prompts, records, strict=True))
+
+
+def by_cpu_time(measured: Sequence[LoadRun], baseline: Sequence[LoadRun]) -> str:
+    """The same comparison in CPU seconds of this process, which other work on the machine disturbs less."""
+    ratio = statistics.median(run.cpu_s for run in baseline) / statistics.median(run.cpu_s for run in measured)
+    return f"{ratio:.2f}x by CPU time"
 
 
 def spread_of_ratio(measured: Sequence[float], baseline: Sequence[float]) -> float | None:

@@ -38,7 +38,7 @@ def origin(document: Document) -> str:
     machine = document["machine"]
     cores = machine["num_cores_granted"]
     return (
-        f"Measured on {machine['cpu']}, {cores} cores granted, {machine['isa']} kernels, load average "
+        f"Measured on {machine['cpu']}, {cores} cores granted, executor {document['executor']}, load average "
         f"{machine['load_average_1_min']} at the end; commit {document['commit'][:12]}; {document['date'][:10]}."
     )
 

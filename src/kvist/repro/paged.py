@@ -18,6 +18,7 @@ from kvist.repro.measured_engine import (
     TOKEN_BUDGET,
     MeasuredEngine,
     at_once,
+    by_cpu_time,
     longest_request_tokens,
     spread_of_ratio,
 )
@@ -75,6 +76,7 @@ def run(setting: ReproSetting) -> ReproResult:
             f"All requests at once, chunked_prefill, {TOKEN_BUDGET} tokens a step, at most {MAX_NUM_SEQS} requests"
             " running, no prefix cache. Baseline: the same pool in contiguous regions, one per request."
         ),
+        executor=engine.executor,
         size=setting.size,
         repeats=setting.repeats,
         rows=rows,
@@ -171,7 +173,7 @@ def _rows(
             spread=spread_of_ratio(*rates),
             published="2-4x at equal latency" if is_first else None,
             brief="+100-300%" if is_first else None,
-            setup="same pool",
+            setup=f"same pool; {by_cpu_time([each.run for each in paged], [each.run for each in reserved])}",
             why="prompts are computed at the same speed in both; only decodes gain from more requests in a step",
         ),
     ]

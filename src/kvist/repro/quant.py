@@ -52,10 +52,10 @@ def run(setting: ReproSetting) -> ReproResult:
     formats = QUICK_FORMATS if setting.is_quick else FORMATS
     setting.say("weights in " + ", ".join(each.name for each in formats))
     variants = {each.name: Variant(requantized(checkpoint, each)) for each in formats}
-    weights = _measure(setting, variants, windows, context=CONTEXT)
+    weights, executor = _measure(setting, variants, windows, context=CONTEXT)
     dtypes = QUICK_KV_DTYPES if setting.is_quick else KV_DTYPES
     setting.say("K and V in " + ", ".join(dtypes))
-    kv = _measure(setting, {dtype: Variant(checkpoint, dtype) for dtype in dtypes}, windows, context=LONG_CONTEXT)
+    kv, _ = _measure(setting, {dtype: Variant(checkpoint, dtype) for dtype in dtypes}, windows, context=LONG_CONTEXT)
     own = ", ".join(name for name in checkpoint.bytes_per_format if name != "F32")
     rows = [row for name in list(weights)[1:] for row in _rows(f"weights {name}", weights, name, "MB", CONTEXT)]
     rows += [row for name in list(kv)[1:] for row in _rows(f"K and V {name}", kv, name, "bytes/token", LONG_CONTEXT)]
@@ -66,6 +66,7 @@ def run(setting: ReproSetting) -> ReproResult:
             f"Baseline of weights: {formats[0].name}, 16 bits; of K and V: {next(iter(kv))}. Perplexity over"
             f" {sum(map(len, windows)):,} tokens of Alice's Adventures in Wonderland, in windows of {len(windows[0])}."
         ),
+        executor=executor,
         size=setting.size,
         repeats=1,
         rows=rows,
@@ -95,7 +96,8 @@ def text_windows(setting: ReproSetting, checkpoint: Checkpoint) -> list[list[int
 
 def _measure(
     setting: ReproSetting, variants: Mapping[str, Variant], windows: Sequence[Sequence[int]], *, context: int
-) -> dict[str, Measured]:
+) -> tuple[dict[str, Measured], str]:
+    """By name, and what computed."""
     block_size = setting.cache.block_size
     executors: dict[str, ModelExecutor] = {}
     num_bytes: dict[str, int] = {}
@@ -120,12 +122,14 @@ def _measure(
         batch=BATCH,
         repeats=2 if setting.is_quick else 5,
     )
+    description = next(iter(executors.values())).description
     for executor in executors.values():
         executor.close()
-    return {
+    measured = {
         name: Measured(num_bytes=num_bytes[name], speeds=speeds[name], perplexity=perplexities[name])
         for name in variants
     }
+    return measured, description
 
 
 def _rows(name: str, measured: dict[str, Measured], key: str, unit: str, context: int) -> list[ReproRow]:

@@ -25,6 +25,8 @@ REPROS: Mapping[str, Repro] = {
     "sarathi": Repro("kvist.repro.sarathi", "SARATHI (2023), Sarathi-Serve (OSDI'24)"),
     "fastgen": Repro("kvist.repro.fastgen", "DeepSpeed-FastGen (2024)"),
     "paged": Repro("kvist.repro.paged", "PagedAttention (vLLM, SOSP'23)"),
+    "flash": Repro("kvist.repro.flash", "FlashAttention (NeurIPS'22)"),
+    "kernels": Repro("kvist.repro.kernels", "TensorRT-LLM: fused operations, a plan ahead"),
     "speculation": Repro("kvist.repro.speculation", "speculative decoding by look-up in the prompt"),
     "quant": Repro("kvist.repro.quant", "weights and K/V in fewer bits"),
     "gqa": Repro("kvist.repro.gqa", "Grouped-query attention (EMNLP'23)"),

@@ -22,6 +22,7 @@ class BarPlot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproResult:
     """The rows of one paper. setup: what all rows have in common. size: "full", "quick" or the share of the load.
+    executor: what computed, as it describes itself.
 
     notes: what a reader must know besides, a paragraph each.
     """
@@ -29,6 +30,7 @@ class ReproResult:
     name: str
     title: str
     setup: str
+    executor: str
     size: str
     repeats: int
     rows: Sequence[ReproRow]
@@ -47,5 +49,5 @@ def from_document(document: Mapping[str, Any]) -> ReproResult:
     """Inverse of `to_document`; keys that are not its own are passed over."""
     rows = [ReproRow(**{key: value for key, value in row.items() if key != "ratio"}) for row in document["rows"]]
     plots = [BarPlot(**plot) for plot in document["plots"]]
-    own = {key: document[key] for key in ("name", "title", "setup", "size", "repeats", "notes")}
+    own = {key: document[key] for key in ("name", "title", "setup", "executor", "size", "repeats", "notes")}
     return ReproResult(rows=rows, plots=plots, **own)

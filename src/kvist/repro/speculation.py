@@ -15,7 +15,7 @@ from kvist.assembly.speculation import make_speculator
 from kvist.bench.load_run import LoadRun
 from kvist.config.cache_folder import cache_folder
 from kvist.config.speculation_config import SpeculationConfig
-from kvist.repro.measured_engine import MeasuredEngine, at_once, spread_of_ratio
+from kvist.repro.measured_engine import MeasuredEngine, at_once, by_cpu_time, spread_of_ratio
 from kvist.repro.result import BarPlot, ReproResult
 from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
@@ -84,6 +84,7 @@ def run(setting: ReproSetting) -> ReproResult:
             "Greedy; drafts of up to 6 tokens looked up in the request's own tokens. Speed: output tokens after the"
             " first per second, from the first token of a run to its last. Baseline: no drafts."
         ),
+        executor=engine.executor,
         size=setting.size,
         repeats=setting.repeats,
         rows=rows,
@@ -201,7 +202,7 @@ def _rows(load: SpeculationLoad, runs: Mapping[str, Sequence[LoadRun]]) -> list[
                 published=load.published if kind == "adaptive" else None,
                 setup=load.about,
                 equal_output=all(run.outputs == runs["none"][0].outputs for run in runs[kind]),
-                why=share,
+                why=f"{share}; {by_cpu_time(runs[kind], runs['none'])}",
             )
         )
     return rows

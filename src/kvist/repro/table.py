@@ -15,13 +15,13 @@ NOTHING = "-"
 
 def text_lines(result: ReproResult) -> Iterator[str]:
     """For a terminal of 124 columns."""
-    yield f"{result.title} ({result.size}, {_repeats(result)})"
+    yield f"{result.title} ({result.size}, {_repeats(result)}; {result.executor})"
     yield from wrap(result.setup, sum(WIDTHS) + 6)
     yield ""
     yield from _text_row(HEADINGS)
     yield "  ".join("-" * width for width in WIDTHS)
     for row in result.rows:
-        yield from _text_row(_cells(row))
+        yield from _text_row(cells(row))
         yield from wrap(row.explanation, sum(WIDTHS), initial_indent="    ", subsequent_indent="    ")
     for note in result.notes:
         yield ""
@@ -35,13 +35,14 @@ def markdown_lines(result: ReproResult) -> Iterator[str]:
     yield "| | published | the brief | measured here | set-up |"
     yield "| --- | --- | --- | --- | --- |"
     for row in result.rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in (*_cells(row), row.explanation)) + " |"
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells(row), row.explanation)) + " |"
     for note in result.notes:
         yield ""
         yield note
 
 
-def _cells(row: ReproRow) -> tuple[str, str, str, str]:
+def cells(row: ReproRow) -> tuple[str, str, str, str]:
+    """Under HEADINGS."""
     equal = {None: "", True: "; equal outputs", False: "; OUTPUTS DIFFER"}[row.equal_output]
     return row.name, row.published or NOTHING, row.brief or NOTHING, row.effect + equal
 

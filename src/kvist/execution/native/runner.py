@@ -86,8 +86,8 @@ class NativeRunner:
         spec = self._model.spec
         self._logit_rows = max(1, min(max_num_tokens, MAX_LOGITS // spec.vocab_size))
         self._max_num_tokens = max_num_tokens
-        self._body = TracedPlan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
-        self._head = TracedPlan(self._isa, self._pool, self._logit_rows, self._max_num_rows)
+        self._body = self._new_plan(max_num_tokens)
+        self._head = self._new_plan(self._logit_rows)
         recorder = PlanRecorder(
             spec,
             self._body,
@@ -101,6 +101,9 @@ class NativeRunner:
         self._finite = self._body.finite().view(np.bool_)
         self._logits = self._head.view(recorder.logits_buffer)[:, : spec.vocab_size]
         self._best = self._head.best()
+
+    def _new_plan(self, max_num_tokens: int) -> TracedPlan:
+        return TracedPlan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
 
     def run(
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
