@@ -38,6 +38,7 @@ COMMANDS = {
     "make-random-model": Command(
         "kvist.cli.make_random_model", "--like NAME [OUTPUT]", "write a model with random weights, for tests"
     ),
+    "bench serve": Command("kvist.cli.bench_serve", "", "send a load to a server and measure what its users would see"),
     "bench kernels": Command(
         "kvist.cli.bench_kernels", "[MODEL]", "time each kernel of a model and compare with what the machine can do"
     ),

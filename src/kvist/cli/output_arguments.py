@@ -13,6 +13,7 @@ from typing import Any
 from kvist.bench.machine import date_now, machine_facts, source_version
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.core.errors import ConfigError
+from kvist.report.svg_figure import require_plots
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True) -> None:
@@ -31,7 +32,9 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True)
 
 
 def check_output_files(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError before the work begins if a file could not be written at its end."""
+    """Raise ConfigError before the work begins if a file could not be written, or a report not be drawn, at its end."""
+    if arguments.report is not None:
+        require_plots()
     for flag, path in (("--json", arguments.json), ("--report", arguments.report)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigError(f"{flag} {path}: it must name a file in a folder that exists")

@@ -61,6 +61,30 @@ class Drift:
         return [_time_of(count, first, slope, duration_s, num_requests, last) for count in unit]
 
 
+@dataclass(frozen=True, slots=True)
+class RampUp:
+    """Gamma-distributed gaps at a rate that goes from `first_per_s` to `last_per_s`, request by request.
+
+    By a constant difference or, if `exponential`, by a constant factor. Rates are in requests per second.
+    """
+
+    first_per_s: float
+    last_per_s: float
+    exponential: bool = False
+    cv: float = 1.0
+
+    def times(self, stream: RandomStream, num_requests: int, capacity_per_s: float = 1.0) -> list[float]:
+        gaps = Gamma(1.0, self.cv).times(stream, num_requests, 1.0)
+        unit_gaps = [later - earlier for earlier, later in pairwise([0.0, *gaps])]
+        rates = [self._rate(index / max(num_requests - 1, 1)) for index in range(num_requests)]
+        return list(accumulate(gap / rate for gap, rate in zip(unit_gaps, rates, strict=True)))
+
+    def _rate(self, progress: float) -> float:
+        if self.exponential:
+            return self.first_per_s * math.pow(self.last_per_s / self.first_per_s, progress)
+        return self.first_per_s + (self.last_per_s - self.first_per_s) * progress
+
+
 ArrivalProcess = AllAtOnce | Gamma | OnOff | Drift
 
 

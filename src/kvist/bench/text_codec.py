@@ -1,0 +1,94 @@
+"""Text to tokens of the served model and back: by a tokenizer of this machine, or by asking the server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kvist.bench.http_connection import parse_url
+from kvist.core.errors import ConfigError
+from kvist.tokenization.loading import load_tokenizer
+from kvist.weights.checkpoint import open_checkpoint
+from kvist.weights.fetch import resolve_model
+
+TIMEOUT_S = 60.0
+
+
+class TextCodec(Protocol):
+    """Both ways without special tokens."""
+
+    def encode(self, text: str) -> Sequence[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class LocalCodec:
+    """The tokenizer of a checkpoint that this machine has or can fetch."""
+
+    def __init__(self, model: str) -> None:
+        self._tokenizer = load_tokenizer(open_checkpoint(resolve_model(model)))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ServerCodec:
+    """The server's own tokenizer: POST /tokenize and /detokenize of kvist, vLLM, llama-server and SGLang.
+
+    Blocks while it asks, so it is used before a measurement only.
+    """
+
+    def __init__(self, base_url: str, headers: Mapping[str, str], model: str) -> None:
+        parts = parse_url(base_url)
+        self._root, self._headers, self._model = parts.path, dict(headers), model
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(str(parts.hostname), parts.port, timeout=TIMEOUT_S)
+
+    def encode(self, text: str) -> Sequence[int]:
+        # llama-server calls the text `content`; kvist, vLLM and SGLang call it `prompt`.
+        fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        answer = self._ask("/tokenize", fields, {"content": text, "add_special": False})
+        tokens: list[int] = answer["tokens"]
+        return tokens
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        tokens = list(token_ids)
+        answer = self._ask("/detokenize", {"model": self._model, "tokens": tokens}, {"tokens": tokens})
+        text = answer.get("prompt", answer.get("content", answer.get("text")))
+        if not isinstance(text, str):
+            raise _NO_TOKENIZER
+        return text
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, route: str, fields: dict[str, Any], other_fields: dict[str, Any]) -> Any:  # Any: JSON
+        for body in (fields, other_fields):
+            try:
+                self._connection.request("POST", self._root + route, json.dumps(body), self._all_headers())
+                response = self._connection.getresponse()
+                content = response.read()
+                answer = json.loads(content) if response.status == 200 else None
+            except (http.client.HTTPException, OSError, ValueError) as error:
+                self._connection.close()
+                raise ConfigError(f"POST {route} failed: {error!r}. {_ADVICE}") from error
+            if isinstance(answer, dict) and any(answer.get(name) for name in ("tokens", "prompt", "content", "text")):
+                return answer
+        raise _NO_TOKENIZER
+
+    def _all_headers(self) -> dict[str, str]:
+        return {"content-type": "application/json", **self._headers}
+
+
+_ADVICE = "Name the model's tokenizer: --tokenizer with a catalogue name, a .gguf file, a folder or a Hugging Face id."
+_NO_TOKENIZER = ConfigError(f"the server has no /tokenize and /detokenize that could be used. {_ADVICE}")

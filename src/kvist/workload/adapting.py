@@ -1,0 +1,76 @@
+"""Fits a load to another model, another machine or a shorter run, without changing what its requests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kvist.core.errors import ConfigError
+from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
+
+
+def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRecord]:
+    """Prompts and answers `factor` times as long, at least a token each. What is shared stays shared."""
+    return [
+        msgspec.structs.replace(
+            record,
+            prompt=tuple(_scale_part(part, factor) for part in record.prompt),
+            num_output_tokens=max(1, round(record.num_output_tokens * factor)),
+        )
+        for record in records
+    ]
+
+
+def scale_times(records: Sequence[TraceRecord], factor: float) -> list[TraceRecord]:
+    """Arrivals and pauses `factor` times as far apart: 0.5 is twice as fast."""
+    return [msgspec.structs.replace(record, arrival_s=record.arrival_s * factor) for record in records]
+
+
+def with_arrivals(records: Sequence[TraceRecord], times: Sequence[float]) -> list[TraceRecord]:
+    """Other arrival times, in order, for the records that follow no other. Pauses stay."""
+    if len(times) != num_starts(records):
+        raise ConfigError(f"{len(times)} arrival times for {num_starts(records)} requests")
+    coming = iter(times)
+    return [
+        record if record.after is not None else msgspec.structs.replace(record, arrival_s=next(coming))
+        for record in records
+    ]
+
+
+def all_at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
+    """No arrival times and no pauses: what capacity is measured with."""
+    return scale_times(records, 0.0)
+
+
+def with_other_texts(records: Sequence[TraceRecord], mark: str) -> list[TraceRecord]:
+    """The same requests with other texts, which a server cannot have cached. Records with equal marks still share."""
+    return [
+        msgspec.structs.replace(
+            record,
+            prompt=tuple(
+                part
+                if isinstance(part, AnswerPart)
+                else TextPart(f"{part.text_id}/{mark}", part.start, part.num_tokens)
+                for part in record.prompt
+            ),
+        )
+        for record in records
+    ]
+
+
+def num_starts(records: Sequence[TraceRecord]) -> int:
+    """Records that follow no other."""
+    return sum(record.after is None for record in records)
+
+
+def take_first(records: Sequence[TraceRecord], count: int) -> list[TraceRecord]:
+    """The first `count`: records follow earlier ones only, so nothing is missing."""
+    return list(records[:count])
+
+
+def _scale_part(part: TextPart | AnswerPart, factor: float) -> TextPart | AnswerPart:
+    if isinstance(part, AnswerPart):
+        return part
+    start, end = round(part.start * factor), round((part.start + part.num_tokens) * factor)
+    return TextPart(part.text_id, start, max(1, end - start))

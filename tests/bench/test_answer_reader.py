@@ -1,0 +1,135 @@
+"""Streams of all servers are read token by token, however they are cut into packets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvist.bench.answer_reader import AnswerReader, StreamError, deliveries
+from kvist.bench.run_requests import sample_deliveries
+
+
+def event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
+    return b"data: " + json.dumps({"id": "x", "choices": choices, **fields}).encode() + b"\n\n"
+
+
+def text(piece: str, *, ids: list[int] | None = None, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+    return {"index": index, "text": piece, "finish_reason": finish} | ({} if ids is None else {"token_ids": ids})
+
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 9, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def read(*timed: tuple[float, bytes], num_samples: int = 1) -> AnswerReader:
+    reader = AnswerReader(num_samples)
+    for time_s, data in timed:
+        reader.feed(time_s, data)
+    reader.finish()
+    return reader
+
+
+def counted(reader: AnswerReader) -> list[list[tuple[float, int]]]:
+    return sample_deliveries(reader, lambda words: len(words.split()))
+
+
+def test_token_ids_count_and_not_chunks() -> None:
+    reader = read(
+        (1.0, event([text("a", ids=[5])])),
+        (2.0, event([text("", ids=[6, 7])]) + event([text("bcd", ids=[8])])),
+        (3.0, event([text("e", ids=[9], finish="length")]) + event([], usage=USAGE) + DONE),
+    )
+    assert counted(reader) == [[(1.0, 1), (2.0, 2), (2.0, 1), (3.0, 2)]]  # the sixth token had no text and no id
+    assert (reader.samples[0].text, reader.samples[0].token_ids) == ("abcde", [5, 6, 7, 8, 9])
+    assert reader.usage is not None
+    assert reader.usage.cached_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "running", [lambda n: {"usage": {"completion_tokens": n}}, lambda n: {"timings": {"predicted_n": n}}]
+)
+def test_a_running_count_counts(running: Any) -> None:
+    reader = read(
+        (1.0, event([text("a")], **running(1))),
+        (2.0, event([text("bcd")], **running(4))),
+        (3.0, event([text("", finish="stop")], **running(4)) + DONE),
+    )
+    assert counted(reader) == [[(1.0, 1), (2.0, 3)]]
+
+
+def test_a_total_is_spread_over_the_chunks_by_their_text() -> None:
+    reader = read(
+        (1.0, event([text("ab")])),
+        (2.0, event([text("cdef")])),
+        (3.0, event([text("ghijkl", finish="stop")]) + event([], usage=USAGE) + DONE),
+    )
+    assert counted(reader) == [[(1.0, 1), (2.0, 2), (3.0, 3)]]
+
+
+def test_text_is_counted_where_the_server_says_nothing() -> None:
+    reader = read((1.0, event([text("one two ")])), (2.0, event([text("three four", finish="stop")]) + DONE))
+    assert counted(reader) == [[(1.0, 2), (2.0, 2)]]
+
+
+@given(st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=20), st.integers(1, 200))
+def test_spread_tokens_always_add_up(pieces: list[str], total: int) -> None:
+    reader = AnswerReader()
+    for number, piece in enumerate(pieces):
+        reader.feed(float(number), event([text(piece)]))
+    spread = deliveries(reader.samples[0], total)
+    assert sum(count for _, count in spread) == total
+    assert all(count > 0 for _, count in spread)
+    assert spread[0][0] == 0.0
+
+
+def test_samples_are_told_apart() -> None:
+    reader = read(
+        (1.0, event([text("a", ids=[1], index=1)])),
+        (2.0, event([text("b", ids=[2, 3], index=0, finish="stop")])),
+        (3.0, event([text("c", ids=[4], index=1, finish="stop")])),
+        num_samples=2,
+    )
+    assert counted(reader) == [[(2.0, 2)], [(1.0, 1), (3.0, 1)]]
+
+
+def test_chat_chunks_comments_and_crlf_are_read() -> None:
+    role = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+    chunk = {"index": 0, "delta": {"content": "hé"}, "token_ids": [1]}
+    data = b": ping\n\n" + event([role]) + event([chunk]) + b"event: x\ndata:[DONE]\n\n"
+    reader = read((1.0, data.replace(b"\n", b"\r\n")))
+    assert reader.samples[0].pieces == [(1.0, "hé", 1)]
+
+
+@given(st.lists(st.integers(1, 400), max_size=12))
+def test_packets_may_be_cut_anywhere(cuts: list[int]) -> None:
+    stream = event([text("a", ids=[1])]) + b": ping\n\n" + event([text("bé", ids=[2], finish="stop")]) + DONE
+    reader, rest = AnswerReader(), stream
+    for cut in cuts:
+        reader.feed(0.0, rest[:cut])
+        rest = rest[cut:]
+    reader.feed(1.0, rest)
+    reader.finish()
+    assert (reader.samples[0].text, reader.samples[0].token_ids) == ("abé", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'data: {"error":{"message":"out of memory"}}\n\n', "out of memory"),
+        (b'data: {"object":"error","message":"no such model"}\n\n', "no such model"),
+        (b"data: <html>\n\n", "no chunk"),
+        (event([text("a", index=3)]), "index 3"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(data: bytes, message: str) -> None:
+    with pytest.raises(StreamError, match=message):
+        AnswerReader().feed(0.0, data)
+
+
+def test_a_stream_that_ends_early_is_an_error() -> None:
+    with pytest.raises(StreamError, match="ended before"):
+        read((1.0, event([text("a")])))

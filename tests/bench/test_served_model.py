@@ -1,0 +1,71 @@
+"""What a server offers is found out, and what it refuses is left away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.bench.oracle import oracle_server
+
+from kvist.bench.answer_reader import TokenCount
+from kvist.bench.served_model import ServedModel, choose_model, probe, wait_until_ready
+from kvist.core.errors import ConfigError, EngineUnavailableError
+
+
+def found(path: str = "/v1/completions", **schedule: Any) -> ServedModel:
+    async def scenario() -> ServedModel:
+        async with oracle_server(**schedule) as (_, server):
+            models = await wait_until_ready(server, 30)
+            return await probe(server, path, choose_model(models, None), {}, ignore_eos=True)
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("says", "count"),
+    [
+        ("ids", TokenCount.IDS),
+        ("timings", TokenCount.RUNNING),
+        ("usage", TokenCount.TOTAL),
+        ("nothing", TokenCount.TEXT),
+    ],
+)
+def test_tokens_are_counted_by_the_best_that_is_offered(says: str, count: TokenCount, path: str) -> None:
+    model = found(path, says=says)
+    assert (model.name, model.max_model_len, model.token_count) == ("oracle", 100_000, count)
+
+
+def test_fields_that_a_server_refuses_are_not_sent() -> None:
+    model = found(strict=True, says="usage")
+    assert dict(model.fields) == {"stream_options": {"include_usage": True}}
+    assert not model.ignores_eos
+
+
+def test_a_server_that_starts_slowly_is_waited_for() -> None:
+    assert found(not_ready=2).name == "oracle"
+
+
+def test_a_server_that_never_gets_ready_is_given_up() -> None:
+    async def scenario() -> None:
+        async with oracle_server(not_ready=10**9) as (_, server):
+            with pytest.raises(EngineUnavailableError, match=r"not ready within 0\.1 s: status 503: starting"):
+                await wait_until_ready(server, 0.1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failure", ["status_500", "error_event"])
+def test_a_server_that_cannot_answer_is_refused(failure: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="as the schedule says"):
+        found(failure=failure)
+
+
+def test_a_model_is_chosen_by_name() -> None:
+    models = [{"id": "a"}, {"id": "b", "meta": {"n_ctx": 7}}]
+    assert choose_model(models, "b") == ("b", 7)
+    assert choose_model(models, None) == ("a", None)
+    for bad in ([], models):
+        with pytest.raises(ConfigError):
+            choose_model(bad, "c")
