@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.oracle_server import Oracle, Schedule, start_oracle
 
-from kvist.bench.http_connection import HttpServer
 from kvist.bench.client_run import ClientRun
+from kvist.bench.http_connection import HttpServer
 from kvist.bench.prompt_writer import PromptForm, PromptWriter
 from kvist.bench.request_body import BodyWriter
 from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord

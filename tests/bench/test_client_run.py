@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.bench.oracle import follow_up, client_run, oracle_server, record, until
+from tests.bench.oracle import client_run, follow_up, oracle_server, record, until
 
 from kvist.bench.client_run import CallState, FinishedRun
 from kvist.bench.prompt_writer import PromptForm

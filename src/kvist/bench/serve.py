@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from kvist.bench.client_run import ClientRun, FinishedRun, Progress
 from kvist.bench.http_connection import HttpServer
 from kvist.bench.load_fit import check_lengths, separate_requests, without_too_long
-from kvist.bench.client_run import FinishedRun, ClientRun, Progress
 from kvist.bench.load_source import continues_answers, offered_rate_per_s
 from kvist.bench.machine import date_now
 from kvist.bench.prompt_writer import PromptForm, PromptWriter

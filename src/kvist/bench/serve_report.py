@@ -100,9 +100,7 @@ def _attainment_plot(search: Mapping[str, Any]) -> Any:  # Any: a Plot
         "95% interval, low": [(step["rate_per_s"], step["low"]) for step in steps],
         "95% interval, high": [(step["rate_per_s"], step["high"]) for step in steps],
     }
-    return line_plot(
-        "Attainment", series, x_label="requests/s offered", y_label="share within the targets", log_x=True
-    )
+    return line_plot("Attainment", series, x_label="requests/s offered", y_label="share within the targets", log_x=True)
 
 
 def _row(request: ServedRequest) -> TimelineRow:
