@@ -11,6 +11,7 @@ from kvist.config.engine_config import EngineConfig
 from kvist.core.clock import Clock
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
+from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.engine.engine_core import EngineCore
 from kvist.execution.choice import choose_executor
 from kvist.execution.loading import load_model_executor
@@ -54,9 +55,11 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
             "or --max-num-batched-tokens, or raise the limit on memory"
         ) from error
     token_budget = config.scheduler.max_num_batched_tokens
+    timed: list[tuple[int, float]] = []
     if token_budget is None:
         phases.begin("time steps")
-        token_budget = _timed_token_budget(config, checkpoint, executor, clock, max_model_len)
+        timed = _timed_steps(config, checkpoint, executor, clock, max_model_len)
+        token_budget = choose_token_budget(timed)
     executor.resize(token_budget)
     phases.begin("lay out cache")
     table = size_memory(
@@ -75,6 +78,7 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         max_num_batched_tokens=token_budget,
         max_model_len=max_model_len,
         speculator=make_speculator(config.speculation),
+        step_time_model=OnlineStepTimeModel(timed),
     )
     phases.end()
     info = EngineInfo(
@@ -93,14 +97,14 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     return BuiltEngine(core=core, info=info, close=core.close)
 
 
-def _timed_token_budget(
+def _timed_steps(
     config: EngineConfig, checkpoint: Checkpoint, executor: ModelExecutor, clock: Clock, max_model_len: int
-) -> int:
-    """What a step may take by its time on this machine; see runtime.step_timing."""
+) -> list[tuple[int, float]]:
+    """Tokens and seconds of steps of growing size on this machine; see runtime.step_timing."""
     key = timing_key((checkpoint.identity, executor.description, config.cache.kv_cache_dtype))
     timing_file = cache_folder() / "timing" / key
     points = timed_steps(executor, clock, timing_file, block_size=config.cache.block_size, max_tokens=max_model_len)
-    return choose_token_budget([(point.num_tokens, point.step_time_s) for point in points])
+    return [(point.num_tokens, point.step_time_s) for point in points]
 
 
 def size_memory(

@@ -18,6 +18,7 @@ from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.model_spec import ModelSpec
 from kvist.core.request import RequestId
 from kvist.core.step_plan import StepPlan
+from kvist.costmodel.step_time_model import LearningStepTimeModel
 from kvist.engine.engine_core import EngineCore
 from kvist.execution.loading import load_model_executor
 from kvist.execution.model_executor import ModelExecutor
@@ -59,7 +60,12 @@ class LoadedModel:
         )
 
     def new_core(
-        self, kv_cache: KVCache, scheduler: SchedulerConfig, speculator: Speculator | None = None
+        self,
+        kv_cache: KVCache,
+        scheduler: SchedulerConfig,
+        speculator: Speculator | None = None,
+        *,
+        step_time_model: LearningStepTimeModel | None = None,
     ) -> EngineCore:
         """An engine over `kv_cache`. One at a time: they share the KV bytes. Steps up to the size it was loaded with.
 
@@ -74,6 +80,7 @@ class LoadedModel:
                 max_num_batched_tokens=token_budget,
                 max_model_len=self.max_model_len,
                 speculator=speculator,
+                step_time_model=step_time_model,
             ),
             self.executor,
         )

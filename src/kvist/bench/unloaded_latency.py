@@ -13,6 +13,8 @@ from kvist.metrics.served_request import Targets
 from kvist.workload.load_file import ServiceLevel
 from kvist.workload.trace_record import TraceRecord
 
+SIZE_STEP = 8  # from one measured length to the next
+
 Curve = Sequence[tuple[float, float]]  # points (tokens, seconds), rising in tokens
 
 
@@ -29,13 +31,20 @@ class UnloadedLatency:
     def tpot_s(self, num_context_tokens: float) -> float:
         return _on_curve(self.tpot, num_context_tokens)
 
-    def targets_of(self, level: ServiceLevel) -> TargetsOf:
-        """The targets of a request: its TTFT with an empty cache, its TPOT half-way through its answer."""
+    def targets_of(
+        self, level: ServiceLevel, *, ttft_ms: float | None = None, tpot_ms: float | None = None
+    ) -> TargetsOf:
+        """The targets of a request: its TTFT with an empty cache, its TPOT half-way through its answer.
+
+        ttft_ms, tpot_ms: a target of all requests in the place of its multiple.
+        """
 
         def targets(record: TraceRecord, num_prompt_tokens: int) -> Targets:
+            ttft_s = level.ttft_multiple * self.ttft_s(num_prompt_tokens)
+            tpot_s = level.tpot_multiple * self.tpot_s(num_prompt_tokens + record.num_output_tokens / 2)
             return Targets(
-                ttft_s=level.ttft_multiple * self.ttft_s(num_prompt_tokens),
-                tpot_s=level.tpot_multiple * self.tpot_s(num_prompt_tokens + record.num_output_tokens / 2),
+                ttft_s=ttft_s if ttft_ms is None else ttft_ms / 1000.0,
+                tpot_s=tpot_s if tpot_ms is None else tpot_ms / 1000.0,
             )
 
         return targets
@@ -71,8 +80,8 @@ def measured_latency(
 
 def _sizes(max_tokens: int) -> list[int]:
     sizes = [16]
-    while sizes[-1] * 4 < max_tokens:
-        sizes.append(sizes[-1] * 4)
+    while sizes[-1] * SIZE_STEP < max_tokens:
+        sizes.append(sizes[-1] * SIZE_STEP)
     return [*sizes, max(max_tokens, 32)]
 
 

@@ -48,6 +48,9 @@ COMMANDS = {
     ),
     "predict": Command("kvist.cli.predict", "", "predict the time of a step on a GPU, or of a file of measured points"),
     "calibrate": Command("kvist.cli.calibrate", "", "fit the cost model to measured points"),
+    "bench policies": Command(
+        "kvist.cli.bench_policies", "--load NAME", "compare scheduling policies on one load, in turns over one model"
+    ),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 
