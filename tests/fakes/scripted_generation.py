@@ -64,6 +64,12 @@ class ScriptedClient:
         self.num_resets += 1
         return True
 
+    async def start_profile(self) -> str:
+        return "trace.json"
+
+    async def stop_profile(self) -> str:
+        raise InvalidRequestError("no trace is being written")
+
     async def close(self, *, drain_s: float) -> None:
         self.closed_with.append(drain_s)
         self.when_closed()

@@ -18,11 +18,14 @@ from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
 from kvist.engine.engine_core import EngineCore
 from kvist.kvcache.kv_cache import KVCache
+from kvist.metrics.step_record import OperationTime
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.engine_process import run_engine_process
 from kvist.runtime.messages import StartPhase
+from kvist.runtime.operation_sampling import SampledExecutor
 from kvist.runtime.real_clock import RealClock
+from kvist.runtime.step_tracer import StepTracer
 from kvist.scheduler.scheduler import Scheduler
 from kvist.simulator.simulated_executor import SimulatedExecutor, SimulatedStep, hashed_token, linear_duration
 
@@ -61,6 +64,12 @@ class PacedExecutor:
         time.sleep(handle.duration_s)
         return self._inner.finish_step(handle)
 
+    def time_next_step(self) -> None:
+        pass
+
+    def take_operation_times(self) -> list[OperationTime]:
+        return []
+
     def close(self) -> None:
         self._inner.close()
 
@@ -93,7 +102,11 @@ def build_simulated_engine(config: EngineConfig, report: ReportPhase) -> BuiltEn
         max_num_batched_tokens=token_budget,
         max_model_len=max_model_len,
     )
-    core = CrashingCore(scheduler, PacedExecutor(executor))
+    sampled = SampledExecutor(PacedExecutor(executor))
+    core = CrashingCore(scheduler, sampled)
+    tracer = StepTracer(config.trace, sampled, {"model": "simulated"})
+    if config.trace.trace is not None and not config.trace.trace_on_demand:
+        tracer.start(RealClock().now_s())
     info = EngineInfo(
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,
@@ -106,7 +119,7 @@ def build_simulated_engine(config: EngineConfig, report: ReportPhase) -> BuiltEn
         workspace_bytes=0,
         start_phases_s={"simulate": 0.0},
     )
-    return BuiltEngine(core=core, info=info, close=core.close)
+    return BuiltEngine(core=core, info=info, close=tracer.close, tracer=tracer)
 
 
 def build_mortal_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:

@@ -45,7 +45,9 @@ def test_liveness_is_the_step_loop_and_readiness_is_taking_requests(
         assert generator.client.reason in ready.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/reset_prefix_cache"])
+@pytest.mark.parametrize(
+    "route", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/reset_prefix_cache", "/start_profile"]
+)
 def test_draining_refuses_with_retry_after(call: Call, route: str) -> None:
     def drain(state: ServerState) -> None:
         state.is_draining = True
@@ -91,6 +93,13 @@ def test_the_prefix_cache_can_be_reset(call: Call) -> None:
     generator = ScriptedGenerator()
     assert call("POST", "/reset_prefix_cache", generator=generator).json() == {"is_empty": True}
     assert generator.client.num_resets == 1
+
+
+def test_a_trace_is_begun_and_ended_under_vllms_names(call: Call) -> None:
+    assert call("POST", "/start_profile").json() == {"file": "trace.json"}
+    refused = call("POST", "/stop_profile")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "no trace is being written"
 
 
 def test_version_is_the_packages_own(call: Call) -> None:

@@ -169,3 +169,11 @@ class AsyncLLM:
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes that no request holds. Returns whether the cache is then empty."""
         return await self.engine.client.reset_prefix_cache()
+
+    async def start_profile(self) -> str:
+        """Begin the trace that the option `trace` names, if `trace_on_demand` holds it back; return its file."""
+        return await self.engine.client.start_profile()
+
+    async def stop_profile(self) -> str:
+        """End the trace and return its file."""
+        return await self.engine.client.stop_profile()

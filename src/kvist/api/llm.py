@@ -134,6 +134,14 @@ class LLM:
         """Forget all cached prefixes that no request holds. Returns whether the cache is then empty."""
         return self._run(self._llm.reset_prefix_cache())
 
+    def start_profile(self) -> str:
+        """Begin the trace that the option `trace` names, if `trace_on_demand` holds it back; return its file."""
+        return self._run(self._llm.start_profile())
+
+    def stop_profile(self) -> str:
+        """End the trace and return its file."""
+        return self._run(self._llm.stop_profile())
+
     def shutdown(self) -> None:
         """Abort what runs and free the model. Safe to call twice."""
         if not self._loop.is_closed():

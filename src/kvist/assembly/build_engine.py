@@ -11,6 +11,7 @@ from kvist.config.engine_config import EngineConfig
 from kvist.core.clock import Clock
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
+from kvist.core.version import __version__
 from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.engine.engine_core import EngineCore
 from kvist.execution.choice import choose_executor
@@ -22,9 +23,11 @@ from kvist.models.registry import read_model
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.host_memory import free_memory_bytes
+from kvist.runtime.operation_sampling import SampledExecutor
 from kvist.runtime.real_clock import RealClock
 from kvist.runtime.start_phases import StartPhases
 from kvist.runtime.step_timing import timed_steps, timing_key
+from kvist.runtime.step_tracer import StepTracer
 from kvist.scheduler.budget import choose_token_budget
 from kvist.scheduler.scheduler import Scheduler
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
@@ -93,8 +96,28 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         workspace_bytes=executor.workspace_bytes or table.workspace_bytes,
         start_phases_s=phases.durations_s,
     )
-    core = EngineCore(scheduler, executor)
-    return BuiltEngine(core=core, info=info, close=core.close)
+    sampled = SampledExecutor(executor)
+    tracer = StepTracer(config.trace, sampled, _trace_facts(config, executor, info))
+    if config.trace.trace is not None and not config.trace.trace_on_demand:
+        tracer.start(clock.now_s())
+    core = EngineCore(scheduler, sampled)
+
+    def close() -> None:
+        tracer.close()
+        core.close()
+
+    return BuiltEngine(core=core, info=info, close=close, tracer=tracer)
+
+
+def _trace_facts(config: EngineConfig, executor: ModelExecutor, info: EngineInfo) -> dict[str, str]:
+    return {
+        "kvist": __version__,
+        "model": Path(config.model.model).name,
+        "executor": executor.description,
+        "policy": config.scheduler.policy,
+        "token budget": str(info.token_budget),
+        "KV blocks": str(info.num_blocks),
+    }
 
 
 def _timed_steps(

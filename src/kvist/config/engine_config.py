@@ -9,6 +9,7 @@ from kvist.config.model_config import ModelConfig
 from kvist.config.option import option
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.config.speculation_config import SpeculationConfig
+from kvist.config.trace_config import TraceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +49,4 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)

@@ -21,6 +21,7 @@ from kvist.config.scheduler_config import SchedulerConfig
 from kvist.config.server_config import ServerConfig
 from kvist.config.speculation_config import SpeculationConfig
 from kvist.config.speculative_json import speculation_values
+from kvist.config.trace_config import TraceConfig
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 
@@ -30,6 +31,7 @@ ENGINE_SECTIONS: Mapping[str, type] = {
     "scheduler": SchedulerConfig,
     "executor": ExecutorConfig,
     "speculation": SpeculationConfig,
+    "trace": TraceConfig,
 }
 SERVE_SECTIONS: Mapping[str, type] = {**ENGINE_SECTIONS, "server": ServerConfig}
 
@@ -67,6 +69,7 @@ def engine_config(configs: Mapping[str, Any]) -> EngineConfig:
         scheduler=configs["scheduler"],
         executor=configs["executor"],
         speculation=configs["speculation"],
+        trace=configs["trace"],
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvist.core.random_numbers import seed_for
 from kvist.core.request import RequestId, unpack_token_ids
@@ -15,9 +16,10 @@ from kvist.core.step_result import StepResult, TokenLogprobs
 from kvist.execution.draft_model import DraftModel
 from kvist.execution.logits import LogitRow, Logits
 from kvist.execution.request_tokens import RequestTokens
-from kvist.execution.runner import Runner
+from kvist.execution.runner import Runner, TakeLogits
 from kvist.execution.sampler import Sampler, takes_best
 from kvist.execution.step_batch import Chunk, StepBatch, build_batch
+from kvist.metrics.step_record import OperationTime
 
 
 class WantedLogits(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +49,8 @@ class ModelExecutor:
         self._sampler = sampler
         self._engine_seed = engine_seed
         self._requests: dict[RequestId, RequestTokens] = {}
+        self._is_next_timed = False
+        self._operation_times: list[OperationTime] = []
 
     @property
     def num_blocks(self) -> int:
@@ -90,6 +94,15 @@ class ModelExecutor:
     def finish_step(self, handle: StepResult) -> StepResult:
         return handle
 
+    def time_next_step(self) -> None:
+        """Time each operation of the next step's model, not of a draft model."""
+        self._is_next_timed = True
+
+    def take_operation_times(self) -> list[OperationTime]:
+        """The times of the last step so timed, in the plan's order, once; nothing if the runner cannot time."""
+        times, self._operation_times = self._operation_times, []
+        return times
+
     def close(self) -> None:
         self._requests.clear()
         self._runner.close()
@@ -126,7 +139,10 @@ class ModelExecutor:
         def take_logits(indices: range, logits: Logits) -> None:
             self._take_logits(wanted[indices.start : indices.stop], logits, requests, result)
 
-        finite_rows = self._runner.run(batch, logit_rows, take_logits)
+        if self._is_next_timed:
+            finite_rows = self._run_timed(batch, logit_rows, take_logits)
+        else:
+            finite_rows = self._runner.run(batch, logit_rows, take_logits)
         if not finite_rows.all():
             for i, chunk in enumerate(batch.chunks):
                 rows = chunk.rows
@@ -138,6 +154,16 @@ class ModelExecutor:
         for request, known, sampled in zip(requests, nums_known, result.sampled_token_ids, strict=True):
             del request.token_ids[known:]
             request.token_ids.extend(sampled)
+
+    def _run_timed(self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits) -> NDArray[np.bool_]:
+        self._is_next_timed = False
+        before = self._runner.timings()
+        finite_rows = self._runner.run(batch, logit_rows, take_logits, timed=True)
+        self._operation_times = [
+            OperationTime(name, seconds - seconds_before)
+            for (name, seconds), (_, seconds_before) in zip(self._runner.timings(), before, strict=True)
+        ]
+        return finite_rows
 
     def _append_drafts(self, plan: StepPlan, requests: Sequence[RequestTokens]) -> None:
         """Let the drafts stand after the tokens of their requests until the step is computed."""

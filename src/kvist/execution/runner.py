@@ -42,11 +42,18 @@ class Runner(Protocol):
         """Make ready for steps of up to `max_num_tokens` tokens, padding included."""
         ...
 
-    def run(self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits) -> NDArray[np.bool_]:
+    def run(
+        self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
+    ) -> NDArray[np.bool_]:
         """Compute one batch; logit_rows are the batch rows whose logits are wanted.
 
+        timed: add up each operation's time, where the runner can (see `timings`).
         Returns whether each row of the batch came through with finite numbers.
         """
+        ...
+
+    def timings(self) -> list[tuple[str, float]]:
+        """Name and seconds of each operation, summed over the timed batches, in order; empty if it cannot time."""
         ...
 
     def move(self, moves: Sequence[BlockMove]) -> None:

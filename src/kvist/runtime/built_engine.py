@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvist.engine.engine_core import EngineCore
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.messages import StartPhase
+from kvist.runtime.step_tracer import StepTracer
 
 ReportPhase = Callable[[StartPhase], None]
 
@@ -19,3 +20,4 @@ class BuiltEngine:
     core: EngineCore
     info: EngineInfo
     close: Callable[[], None]
+    tracer: StepTracer | None = None

@@ -79,6 +79,14 @@ class EngineClient(Protocol):
         """Forget all cached prefixes that no request holds. Returns whether the cache is then empty."""
         ...
 
+    async def start_profile(self) -> str:
+        """Begin the step trace and return its file. Raises InvalidRequestError if no file is configured."""
+        ...
+
+    async def stop_profile(self) -> str:
+        """End the step trace and return its file. Raises InvalidRequestError if none is being written."""
+        ...
+
     def add_listener(self, listener: Callable[[EventBatch], None]) -> None:
         """Call `listener` with every batch of events (metrics, traces). It must not raise or block."""
         ...

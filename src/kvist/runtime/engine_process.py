@@ -20,6 +20,7 @@ from kvist.runtime.messages import (
     Crashed,
     Ready,
     ResetPrefixCache,
+    SetTracing,
     Shutdown,
     StartFailed,
     Submit,
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 SEND_BUFFER_BYTES = 4 << 20  # room for many turns, so that a parent busy for a moment does not hold up the steps
 
-ToEngine = Configure | Submit | Abort | ResetPrefixCache | Shutdown
+ToEngine = Configure | Submit | Abort | ResetPrefixCache | SetTracing | Shutdown
 Build = Callable[[EngineConfig, ReportPhase], BuiltEngine]
 
 
@@ -57,7 +58,7 @@ def run_engine_process(descriptor: str, build: Build, clock: Clock) -> int:
         return 1
     try:
         channel.send(Ready(engine.info))
-        RealTimeDriver(engine.core, clock, inbox, channel.send).run()
+        RealTimeDriver(engine.core, clock, inbox, channel.send, engine.tracer).run()
     except OSError:
         return 0  # the parent is gone
     except Exception as error:

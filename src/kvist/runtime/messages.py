@@ -69,11 +69,18 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
     call_id: int
 
 
+class SetTracing(msgspec.Struct, frozen=True, tag=True):
+    """Begin or end the trace. Answered by a TracingAnswer with the same `call_id`."""
+
+    call_id: int
+    is_on: bool
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """Stop now; whatever still runs is dropped."""
 
 
-Command = Submit | Abort | ResetPrefixCache | Shutdown
+Command = Submit | Abort | ResetPrefixCache | SetTracing | Shutdown
 
 
 # --- engine to client ---
@@ -107,6 +114,14 @@ class Refusal(msgspec.Struct, frozen=True):
     error: WireError
 
 
+class TracingAnswer(msgspec.Struct, frozen=True):
+    """file: the trace's; error: why it was not begun or ended."""
+
+    call_id: int
+    file: str | None = None
+    error: WireError | None = None
+
+
 class Turn(msgspec.Struct, frozen=True, tag=True):
     """All that one turn of the step loop has to tell; an idle engine sends empty ones as a sign of life."""
 
@@ -115,6 +130,7 @@ class Turn(msgspec.Struct, frozen=True, tag=True):
     batch: EventBatch | None = None
     refusals: list[Refusal] = []
     resets: list[tuple[int, bool]] = []
+    tracing: list[TracingAnswer] = []
 
 
 EngineMessage = StartPhase | Ready | StartFailed | Crashed | Turn

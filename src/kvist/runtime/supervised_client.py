@@ -6,20 +6,23 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from kvist.core.clock import Clock
-from kvist.core.errors import EngineUnavailableError, InvalidRequestError
+from kvist.core.errors import EngineUnavailableError, InvalidRequestError, KvistError
 from kvist.core.request import FinishReason, NewRequest, RequestId
 from kvist.core.request_events import EventBatch, RequestEvent
 from kvist.runtime.engine_client import EngineInfo, EngineStatus
 from kvist.runtime.engine_link import EngineLink, LinkFactory
 from kvist.runtime.event_streams import EventStreams
-from kvist.runtime.messages import Abort, ResetPrefixCache, Shutdown, StartPhase, Submit, Turn
+from kvist.runtime.messages import Abort, Command, ResetPrefixCache, SetTracing, Shutdown, StartPhase, Submit, Turn
 from kvist.scheduler.scheduler_status import SchedulerStatus
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")  # what the engine answers
 
 FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 30.0
@@ -47,6 +50,7 @@ class SupervisedEngineClient:
         self._listeners: list[Callable[[EventBatch], None]] = []
         self._phase_listeners: list[Callable[[StartPhase], None]] = []
         self._resets: dict[int, asyncio.Future[bool]] = {}
+        self._tracing_calls: dict[int, asyncio.Future[str]] = {}
         self._call_ids = itertools.count()
         self._link: EngineLink | None = None
         self._info: EngineInfo | None = None
@@ -107,16 +111,26 @@ class SupervisedEngineClient:
         )
 
     async def reset_prefix_cache(self) -> bool:
+        return await self._call(self._resets, ResetPrefixCache)
+
+    async def start_profile(self) -> str:
+        return await self._call(self._tracing_calls, lambda call_id: SetTracing(call_id, is_on=True))
+
+    async def stop_profile(self) -> str:
+        return await self._call(self._tracing_calls, lambda call_id: SetTracing(call_id, is_on=False))
+
+    async def _call(self, calls: dict[int, asyncio.Future[A]], command: Callable[[int], Command]) -> A:
+        """Send a command that the engine answers, and wait for the answer. Raises what the engine refused it with."""
         if self._state != "ready" or self._link is None:
             raise EngineUnavailableError(f"the engine is {self._state}: {self._reason}")
         call_id = next(self._call_ids)
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._resets[call_id] = answer
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        calls[call_id] = answer
         try:
-            self._link.send(ResetPrefixCache(call_id))
+            self._link.send(command(call_id))
             return await answer
         finally:
-            self._resets.pop(call_id, None)
+            calls.pop(call_id, None)
 
     def add_listener(self, listener: Callable[[EventBatch], None]) -> None:
         self._listeners.append(listener)
@@ -176,9 +190,10 @@ class SupervisedEngineClient:
         for refusal in turn.refusals:
             self._streams.refuse(refusal.request_id, refusal.error.to_error())
         for call_id, is_empty in turn.resets:
-            answer = self._resets.get(call_id)
-            if answer is not None and not answer.done():
-                answer.set_result(is_empty)
+            _answer(self._resets.get(call_id), is_empty, None)
+        for told in turn.tracing:
+            error = None if told.error is None else told.error.to_error()
+            _answer(self._tracing_calls.get(told.call_id), told.file or "", error)
 
     def on_start_phase(self, phase: StartPhase) -> None:
         log.debug("engine start phase=%s", phase.name)
@@ -200,7 +215,8 @@ class SupervisedEngineClient:
     def _fail_streams(self, reason: str) -> None:
         now_s = self._clock.now_s()
         failed: list[RequestEvent] = list(self._streams.fail_all(reason, now_s))
-        for answer in self._resets.values():
+        calls: list[asyncio.Future[Any]] = [*self._resets.values(), *self._tracing_calls.values()]
+        for answer in calls:
             if not answer.done():
                 answer.set_exception(EngineUnavailableError(reason))
         if failed:
@@ -231,3 +247,13 @@ class SupervisedEngineClient:
             "is restarted; the log says more"
         )
         log.error("engine given up reason=%s", reason)
+
+
+def _answer(call: asyncio.Future[A] | None, value: A, error: KvistError | None) -> None:
+    """End a call, unless whoever made it is gone."""
+    if call is None or call.done():
+        return
+    if error is None:
+        call.set_result(value)
+    else:
+        call.set_exception(error)

@@ -60,7 +60,7 @@ class ThreadLink:
             return
         try:
             self._call(self._set_ready, engine.info)
-            RealTimeDriver(engine.core, self._clock, self._inbox, self._emit).run()
+            RealTimeDriver(engine.core, self._clock, self._inbox, self._emit, engine.tracer).run()
         except BaseException as error:
             log.exception("engine thread ended")
             self._call(self._report_lost, f"{type(error).__name__}: {error}")

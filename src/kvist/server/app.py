@@ -37,6 +37,8 @@ ROUTES = (
     Route("/version", operations_routes.version, methods=["GET"]),
     Route("/metrics", operations_routes.metrics, methods=["GET"]),
     Route("/reset_prefix_cache", operations_routes.reset_prefix_cache, methods=["POST"]),
+    Route("/start_profile", operations_routes.start_profile, methods=["POST"]),
+    Route("/stop_profile", operations_routes.stop_profile, methods=["POST"]),
 )
 
 

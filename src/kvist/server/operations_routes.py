@@ -85,6 +85,17 @@ async def reset_prefix_cache(request: Request) -> Response:
     return _json({"is_empty": is_empty})
 
 
+async def start_profile(request: Request) -> Response:
+    """Begin the step trace that --trace names."""
+    state: ServerState = request.app.state.server
+    return _json({"file": await state.ready_backend().client.start_profile()})
+
+
+async def stop_profile(request: Request) -> Response:
+    state: ServerState = request.app.state.server
+    return _json({"file": await state.ready_backend().client.stop_profile()})
+
+
 def _model(backend: Backend, name: str, state: ServerState) -> dict[str, object]:
     model = backend.generator.model
     return {

@@ -37,7 +37,11 @@ class NumpyRunner:
     def resize(self, max_num_tokens: int) -> None:
         pass  # every step makes its own arrays
 
-    def run(self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits) -> NDArray[np.bool_]:
+    def run(
+        self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
+    ) -> NDArray[np.bool_]:
+        """As Runner.run; operations are not timed."""
+
         def take(indices: range, logits: Array) -> None:
             finite = operations.finite_rows[logit_rows[indices.start : indices.stop]]
             take_logits(indices, NumpyLogits(logits, finite.tolist()))
@@ -47,6 +51,9 @@ class NumpyRunner:
         with np.errstate(all="ignore"), self._products.one_blas_thread():
             self._model.architecture.forward(self._model.spec, operations, self._weights)
         return operations.finite_rows
+
+    def timings(self) -> list[tuple[str, float]]:
+        return []
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         self._kv.move(moves)
