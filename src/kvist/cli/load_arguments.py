@@ -25,7 +25,8 @@ QUICK_PROMPTS = 16
 DEFAULT_NUM_PROMPTS = 100
 
 
-def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+def add_load_arguments(parser: argparse.ArgumentParser, *, rates: bool = True) -> None:
+    """Add the flags. rates: False where all requests come at once."""
     group = parser.add_argument_group("load options")
     group.add_argument(
         "--load",
@@ -38,8 +39,8 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--trace", "--dataset-path", type=Path, metavar="FILE", help="replay a recorded load instead")
     group.add_argument("--trace-format", default="auto", choices=("auto", *READERS), help="of --trace (default: auto)")
     _add_counts(group, ("--num-prompts",), "requests to send: the load's first ones (random: 100)")
-    _add_counts(group, ("--random-input-len",), "tokens of a random prompt (default: 512)", default=512)
-    _add_counts(group, ("--random-output-len",), "tokens of its answer (default: 128)", default=128)
+    _add_counts(group, ("--random-input-len", "--input-len"), "tokens of a random prompt (default: 512)", default=512)
+    _add_counts(group, ("--random-output-len", "--output-len"), "tokens of its answer (default: 128)", default=128)
     group.add_argument(
         "--random-range-ratio",
         type=number("--random-range-ratio", low=0),
@@ -49,6 +50,11 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_counts(group, ("--random-prefix-len",), "tokens that all random prompts share (default: 0)", default=0, low=0)
     _add_numbers(group, "--scale-lengths", "multiply all lengths, where a model's context is shorter", default=1.0)
+    if rates:
+        _add_rate_arguments(parser, group)
+
+
+def _add_rate_arguments(parser: argparse.ArgumentParser, group: argparse._ArgumentGroup) -> None:
     _add_numbers(group, "--time-scale", "multiply all times between requests: 0.5 is twice as fast", default=1.0)
     rate = parser.add_argument_group("rate options")
     rate.add_argument(
@@ -71,10 +77,10 @@ def chosen_requests(arguments: argparse.Namespace) -> Requests:
         num_prompts = min(num_prompts or QUICK_PROMPTS, QUICK_PROMPTS)
     return Requests(
         source=_source(arguments, num_prompts),
-        rate=_chosen_rate(arguments),
+        rate=_chosen_rate(arguments) if hasattr(arguments, "request_rate") else None,
         num_prompts=num_prompts,
         length_factor=arguments.scale_lengths,
-        time_factor=arguments.time_scale,
+        time_factor=getattr(arguments, "time_scale", 1.0),
     )
 
 
@@ -95,7 +101,7 @@ def _source(arguments: argparse.Namespace, num_prompts: int | None) -> LoadSourc
         output_len=arguments.random_output_len,
         range_ratio=arguments.random_range_ratio,
         prefix_len=arguments.random_prefix_len,
-        seed=arguments.seed or 0,
+        seed=getattr(arguments, "seed", None) or 0,
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from kvist.api.async_llm import AsyncLLM
+from kvist.api.llm import LLM
 from kvist.cli.model_source import find_model
 from kvist.config.arguments import changed_fields
 from kvist.config.load import ENGINE_SECTIONS, load_configs
@@ -14,10 +15,12 @@ from kvist.core.sampling_params import SamplingParams
 
 def make_local_llm(arguments: argparse.Namespace) -> AsyncLLM:
     """The engine that the flags describe, not yet started; its model is fetched, with progress, if need be."""
-    configs = load_configs(arguments, ENGINE_SECTIONS)
-    find_model(configs["model"])
-    options: dict[str, Any] = {field.name: value for field, value in changed_fields(configs)}
-    return AsyncLLM(**options)
+    return AsyncLLM(**_options(arguments))
+
+
+def start_local_llm(arguments: argparse.Namespace) -> LLM:
+    """As `make_local_llm`, started, for programs without asyncio."""
+    return LLM(**_options(arguments))
 
 
 def sampling_for(llm: AsyncLLM, fields: dict[str, Any]) -> SamplingParams:
@@ -25,3 +28,9 @@ def sampling_for(llm: AsyncLLM, fields: dict[str, Any]) -> SamplingParams:
     defaults = llm.get_default_sampling_params()
     merged = {name: getattr(defaults, name) for name in defaults.__struct_fields__} | fields
     return SamplingParams(**merged | {"stop": tuple(merged["stop"])})
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    configs = load_configs(arguments, ENGINE_SECTIONS)
+    find_model(configs["model"])
+    return {field.name: value for field, value in changed_fields(configs)}

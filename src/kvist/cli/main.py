@@ -39,6 +39,11 @@ COMMANDS = {
         "kvist.cli.make_random_model", "--like NAME [OUTPUT]", "write a model with random weights, for tests"
     ),
     "bench serve": Command("kvist.cli.bench_serve", "", "send a load to a server and measure what its users would see"),
+    "bench throughput": Command("kvist.cli.bench_throughput", "[MODEL]", "time an engine here on a whole load at once"),
+    "bench latency": Command("kvist.cli.bench_latency", "[MODEL]", "time an engine here on single batches"),
+    "bench compare": Command(
+        "kvist.cli.bench_compare", "A.json B.json ...", "compare results, and say which differences exceed the spread"
+    ),
     "bench kernels": Command(
         "kvist.cli.bench_kernels", "[MODEL]", "time each kernel of a model and compare with what the machine can do"
     ),

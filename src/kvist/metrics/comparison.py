@@ -1,0 +1,150 @@
+"""Puts results of benchmarks beside each other and says which differences are larger than the spread.
+
+A side is one result or several repeats of the same. The spread of a figure is, by what is known:
+- of repeats, in several files or within one (`rows` with `values`): from the smallest to the largest;
+- of a mean of latencies, where standard deviation and count are known: mean +- 2 standard errors. Requests of one run
+  are not independent, so this is the least that the spread can be;
+- of a share of requests: its 95% interval (Wilson).
+Two figures differ where their spreads do not overlap. Where a side has no spread, nobody can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from kvist.metrics.rate_search import wilson_interval
+
+Result = Mapping[str, Any]  # Any: what JSON holds
+
+
+class Verdict(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    WITHIN_SPREAD = "within the spread"
+    UNKNOWN = "spread unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """low, high: its spread, None if unknown."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One quantity: a figure of each side, None where it has none; ratio and verdict against the first side."""
+
+    name: str
+    higher_is_better: bool
+    figures: Sequence[Figure | None]
+    ratios: Sequence[float | None]
+    verdicts: Sequence[Verdict | None]
+
+
+# Of a serve result, in the order of the table: name -> whether higher is better.
+SERVE_FIGURES: Mapping[str, bool] = {
+    "request_throughput": True,
+    "output_throughput": True,
+    "total_token_throughput": True,
+    "request_goodput": True,
+    "slo_attainment": True,
+    "cache_hit_share": True,
+    "mean_ttft_ms": False,
+    "median_ttft_ms": False,
+    "p99_ttft_ms": False,
+    "mean_tpot_ms": False,
+    "median_tpot_ms": False,
+    "p99_tpot_ms": False,
+    "mean_itl_ms": False,
+    "median_itl_ms": False,
+    "p99_itl_ms": False,
+    "mean_e2el_ms": False,
+    "p99_e2el_ms": False,
+    "failed": False,
+    "preemptions": False,
+}
+LOWER_IS_BETTER = ("_s", "_ms", "latency", "failed", "bytes")  # endings, for rows of other results
+
+
+def compare(sides: Sequence[Sequence[Result]]) -> list[ComparedRow]:
+    """Rows of what the first side and any other have."""
+    figures = [_figures(side) for side in sides]
+    rows = []
+    for name, first in figures[0].items():
+        others = [side.get(name) for side in figures[1:]]
+        if all(other is None for other in others):
+            continue
+        higher = SERVE_FIGURES.get(name, not name.endswith(LOWER_IS_BETTER))
+        rows.append(
+            ComparedRow(
+                name=name,
+                higher_is_better=higher,
+                figures=[first, *others],
+                ratios=[1.0, *(_ratio(first, other) for other in others)],
+                verdicts=[None, *(_verdict(first, other, higher_is_better=higher) for other in others)],
+            )
+        )
+    return rows
+
+
+def _figures(side: Sequence[Result]) -> dict[str, Figure]:
+    gathered: dict[str, list[Figure]] = {}
+    for result in side:
+        for name, figure in _of_one(result):
+            gathered.setdefault(name, []).append(figure)
+    return {name: _over_repeats(figures) for name, figures in gathered.items()}
+
+
+def _of_one(result: Result) -> Iterator[tuple[str, Figure]]:
+    for name in SERVE_FIGURES:
+        value = result.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, Figure(float(value), *_own_spread(result, name, float(value)))
+    for row in result.get("rows") or []:
+        if isinstance(row, Mapping) and isinstance(row.get("measured"), int | float) and "name" in row:
+            values = row.get("values") or []
+            spread = (min(values), max(values)) if len(values) > 1 else (None, None)
+            yield str(row["name"]), Figure(float(row["measured"]), *spread)
+
+
+def _own_spread(result: Result, name: str, value: float) -> tuple[float | None, float | None]:
+    if name == "slo_attainment":
+        total = sum(int(result.get(key) or 0) for key in ("completed", "failed", "unfinished"))
+        return wilson_interval(round(value * total), total)
+    metric = name.removeprefix("mean_").removesuffix("_ms")
+    deviation, count = result.get(f"std_{metric}_ms"), int(result.get("completed") or 0)
+    if not name.startswith("mean_") or not isinstance(deviation, int | float) or count < 2:
+        return None, None
+    half = 2.0 * deviation / math.sqrt(count)
+    return value - half, value + half
+
+
+def _over_repeats(figures: Sequence[Figure]) -> Figure:
+    if len(figures) == 1:
+        return figures[0]
+    values = [figure.value for figure in figures]
+    return Figure(median(values), min(values), max(values))
+
+
+def _ratio(first: Figure, other: Figure | None) -> float | None:
+    return None if other is None or first.value == 0 else other.value / first.value
+
+
+def _verdict(first: Figure, other: Figure | None, *, higher_is_better: bool) -> Verdict | None:
+    if other is None:
+        return None
+    if first.low is None or first.high is None or other.low is None or other.high is None:
+        return Verdict.UNKNOWN
+    if other.low > first.high:
+        return Verdict.BETTER if higher_is_better else Verdict.WORSE
+    if other.high < first.low:
+        return Verdict.WORSE if higher_is_better else Verdict.BETTER
+    return Verdict.WITHIN_SPREAD
