@@ -56,6 +56,12 @@ COMMANDS = {
     "bench policies": Command(
         "kvist.cli.bench_policies", "--load NAME", "compare scheduling policies on one load, in turns over one model"
     ),
+    "trace summary": Command(
+        "kvist.cli.trace_summary", "FILE", "say where the time of a run went, from the trace that --trace wrote"
+    ),
+    "report": Command(
+        "kvist.cli.report", "RESULT.json ... -o PAGE.html", "make a page of stored results: benchmarks, papers, traces"
+    ),
     "version": Command("kvist.cli.version", "", "print the version"),
 }
 

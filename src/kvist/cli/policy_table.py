@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvist.bench.policy_comparison import PolicyComparison
+    from kvist.report import Report
 
 _COLUMNS = (
     ("request_goodput", "goodput, req/s", "{:.3f}"),
@@ -58,11 +59,23 @@ def _cells(row: Document, widths: list[int], what: str) -> Iterator[str]:
 def write_policy_report(path: Path, document: Document, comparison: PolicyComparison) -> None:
     """A page with the table, goodput and attainment as bars, and the distributions of the latencies."""
     # Here, because only this needs the library for plots.
-    from kvist.report import Report, bar_plot, cdf_plot
+    from kvist.report import Report, cdf_plot
 
     facts = {name: str(document[name]) for name in ("command", "commit", "date")}
     facts["machine"] = str(document["machine"]["cpu"])
     report = Report(f"Policies on {document['load']}", facts=facts)
+    add_policy_table(report, document)
+    gaps = {runs.variant.label: runs.inter_token_ms for runs in comparison.runs}
+    report.add_plot(cdf_plot("Time between tokens", gaps, x_label="ms", log=True))
+    ttfts = {runs.variant.label: runs.ttft_ms for runs in comparison.runs}
+    report.add_plot(cdf_plot("Time to first token", ttfts, x_label="ms", log=True))
+    report.write(path)
+
+
+def add_policy_table(report: Report, document: Document) -> None:
+    """The table of a stored comparison, and its main figures as bars."""
+    from kvist.report import bar_plot
+
     report.add_text("\n\n".join(line for line in (next(policy_lines(document)), _note(document)) if line))
     report.add_table(
         ["policy", "token budget", *(label for _, label, _ in _COLUMNS)],
@@ -75,7 +88,7 @@ def write_policy_report(path: Path, document: Document, comparison: PolicyCompar
             for row in document["rows"]
         ],
     )
-    labels = [runs.variant.label for runs in comparison.runs]
+    labels = [f"{row['policy']} {row['token_budget']}" for row in document["rows"]]
     for name, title, unit in (
         ("request_goodput", "Goodput", "requests per second that met their targets"),
         ("slo_attainment", "SLO attainment", "share of requests that met their targets"),
@@ -83,11 +96,6 @@ def write_policy_report(path: Path, document: Document, comparison: PolicyCompar
     ):
         values = [None if row[name] is None else row[name]["median"] for row in document["rows"]]
         report.add_plot(bar_plot(title, labels, {"median": values}, y_label=unit))
-    gaps = {runs.variant.label: runs.inter_token_ms for runs in comparison.runs}
-    report.add_plot(cdf_plot("Time between tokens", gaps, x_label="ms", log=True))
-    ttfts = {runs.variant.label: runs.ttft_ms for runs in comparison.runs}
-    report.add_plot(cdf_plot("Time to first token", ttfts, x_label="ms", log=True))
-    report.write(path)
 
 
 def _note(document: Document) -> str:

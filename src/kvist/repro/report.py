@@ -25,13 +25,18 @@ def write_report(path: Path, documents: Sequence[Document]) -> None:
     facts = {name: str(first[name]) for name in ("command", "commit", "date") if name in first}
     report = Report("Published results, measured here", facts=facts)
     for document in documents:
-        result = from_document(document)
-        report.add_heading(result.title)
-        report.add_text(f"{result.setup} Size: {result.size}; repeats: {result.repeats}.\n\n{origin(document)}")
-        headers = [*HEADINGS[:4], "set-up"]
-        report.add_table(headers, [[*cells(row), row.explanation] for row in result.rows])
-        for plot in result.plots:
-            report.add_plot(bar_plot(plot.title, plot.groups, plot.values, y_label=plot.unit))
-        for note in result.notes:
-            report.add_text(note)
+        add_result(report, document)
     report.write(path)
+
+
+def add_result(report: Report, document: Document) -> None:
+    """One reproduction's section."""
+    result = from_document(document)
+    report.add_heading(result.title)
+    report.add_text(f"{result.setup} Size: {result.size}; repeats: {result.repeats}.\n\n{origin(document)}")
+    headers = [*HEADINGS[:4], "set-up"]
+    report.add_table(headers, [[*cells(row), row.explanation] for row in result.rows])
+    for plot in result.plots:
+        report.add_plot(bar_plot(plot.title, plot.groups, plot.values, y_label=plot.unit))
+    for note in result.notes:
+        report.add_text(note)
