@@ -30,7 +30,7 @@ def trace_lines() -> list[str]:
         ([Preempted("a", 1.75, 9), Finished("a", 2.0, FinishReason.ABORT, 8, 1, 0, 1)], None),
     ]
     text: list[str] = []
-    write_chrome_trace(text.append, turns)
+    write_chrome_trace(text.append, turns, about={"model": "tiny-one"})
     return "".join(text).splitlines(keepends=True)
 
 
@@ -53,7 +53,15 @@ def test_runs_and_traces_become_one_page(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("slow.json", "fast.json", "trace.json")]
     assert main(["report", *files, "-o", str(tmp_path / "page.html"), "--title", "Two runs"]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    for text in ("<h1>Two runs</h1>", "Time to first token", "slow (n = 5)", "fast (n = 5)", "a cpu", "linear"):
+    for text in (
+        "<h1>Two runs</h1>",
+        "Time to first token",
+        "slow (n = 5)",
+        "fast (n = 5)",
+        "a cpu",
+        "linear",
+        "model tiny-one",
+    ):
         assert text in page
 
 

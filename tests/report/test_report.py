@@ -26,6 +26,7 @@ from kvist.report import (
     timeline,
     waterfall,
 )
+from kvist.report.area_plots import bin_steps
 from kvist.report.plot import format_cell
 
 
@@ -108,6 +109,16 @@ def test_tables_beside_plots_hold_the_numbers() -> None:
     assert [row[0] for row in (prefill, decode, mixed, empty)] == ["prefill", "decode", "mixed", "empty"]
     assert sum(int(row[1] or 0) for row in (prefill, decode, mixed, empty)) == 50
     assert timeline("few", rows(1)).rows == [["r0", 0, 1, 1, 2]]
+
+
+def test_a_long_step_fills_its_time_and_idle_time_is_empty() -> None:
+    records = [
+        StepRecord(step_id=0, start_s=10.0, duration_s=2.0, num_decode_tokens=3, num_prefill_tokens=5),
+        StepRecord(step_id=1, start_s=13.0, duration_s=1.0, num_decode_tokens=4, num_prefill_tokens=0),
+    ]
+    assert bin_steps(records, 4) == {
+        "decode": [3, 3, 0, 4], "prefill": [5, 5, 0, 0], "draft": [0] * 4, "padding": [0] * 4, "cached": [0] * 4
+    }  # fmt: skip
 
 
 def test_tables_escape_text_and_mark_numbers() -> None:

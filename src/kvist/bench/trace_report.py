@@ -15,6 +15,9 @@ MAX_OPERATIONS = 10  # bars of a waterfall; what is smaller is one bar
 def add_trace(report: Report, events: Iterable[Event]) -> None:
     """Add the sections of one trace, as metrics.trace_reader reads it."""
     events = list(events)
+    for event in events:
+        if event["name"] == "process_labels":
+            report.add_text(event["args"]["labels"])
     records = list(read_steps(events))
     summary = summarize_steps(records)
     report.add_table(

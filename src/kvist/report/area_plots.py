@@ -59,20 +59,12 @@ def stacked_area(
 
 
 def step_composition(title: str, records: Sequence[StepRecord], *, num_bins: int = 120) -> Plot:
-    """Tokens per step over time: decodes, prefill chunks, drafts and padding stacked; tokens read from the cache as a
-    line. Each value is the mean over the steps that end in its bin of time; empty bins are idle.
+    """Tokens of the step that is running, over time: decodes, prefill chunks, drafts and padding stacked; tokens read
+    from the cache as a line. Each value is the mean over its bin of time; idle time counts as no tokens.
     """
     num_bins = min(num_bins, MAX_BINS)
-    start_s = records[0].start_s if records else 0.0
-    width_s = ((records[-1].end_s - start_s) if records else 1.0) / num_bins or 1.0
-    sums = {name: [0.0] * num_bins for name in _SERIES}
-    counts = [0] * num_bins
-    for record in records:
-        place = min(int((record.end_s - start_s) / width_s), num_bins - 1)
-        counts[place] += 1
-        for name, field in _SERIES.items():
-            sums[name][place] += getattr(record, field)
-    means = {name: [v / c if c else 0.0 for v, c in zip(values, counts, strict=True)] for name, values in sums.items()}
+    width_s = _bin_width_s(records, num_bins)
+    means = bin_steps(records, num_bins)
     cached = means.pop("cached")
     kept = {name: values for name, values in means.items() if name in ("decode", "prefill") or any(values)}
     plot = stacked_area(
@@ -80,13 +72,13 @@ def step_composition(title: str, records: Sequence[StepRecord], *, num_bins: int
         [i * width_s for i in range(num_bins + 1)],
         kept,
         x_label="seconds",
-        y_label="tokens per step",
+        y_label="tokens of a step",
         line=("cached (not computed)", cached) if any(cached) else None,
     )
     return Plot(
         title=title,
         svg=plot.svg,
-        description=f"Mean tokens per step over time, {len(records):,} steps in {num_bins} bins.",
+        description=f"Tokens of the running step over time: means of {num_bins} bins over {len(records):,} steps.",
         headers=("steps", "number", "tokens", "prefill tokens", "decode tokens", "cached tokens", "seconds"),
         rows=[_kind_row(kind, steps) for kind in STEP_KINDS if (steps := [r for r in records if r.kind == kind])],
     )
@@ -99,6 +91,24 @@ _SERIES = {
     "padding": "num_padding_tokens",
     "cached": "num_cached_tokens",
 }
+
+
+def bin_steps(records: Sequence[StepRecord], num_bins: int) -> dict[str, list[float]]:
+    """By kind of token: the mean over each bin of time of what the running step computes, or reads from the cache."""
+    width_s = _bin_width_s(records, num_bins)
+    means = {name: [0.0] * num_bins for name in _SERIES}
+    for record in records:
+        begin = (record.start_s - records[0].start_s) / width_s
+        end = (record.end_s - records[0].start_s) / width_s
+        for place in range(int(begin), min(int(end) + 1, num_bins)):
+            share = min(end, place + 1) - max(begin, place)
+            for name, field in _SERIES.items():
+                means[name][place] += share * getattr(record, field)
+    return means
+
+
+def _bin_width_s(records: Sequence[StepRecord], num_bins: int) -> float:
+    return ((records[-1].end_s - records[0].start_s) if records else 1.0) / num_bins or 1.0
 
 
 def _kind_row(kind: str, records: Sequence[StepRecord]) -> list[Cell]:
