@@ -24,8 +24,8 @@ from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import StepPlan
 from kvist.runtime.step_tracer import StepTracer
 
-NUM_ROUNDS = {32: 10, 1: 4}  # of each kind
-LOADS = {"1 request": (1, 48), "16 requests": (16, 20)}  # requests at once, output tokens of each
+NUM_ROUNDS = {32: 6, 1: 3}  # of each kind
+LOADS = {"1 request": (1, 48), "16 requests": (16, 14)}  # requests at once, output tokens of each
 LIMITS = "one json line a step and the counters that changed; with kernels timed, a line for each operation of the step"
 
 

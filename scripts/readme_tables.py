@@ -98,6 +98,13 @@ ROWS = (
         "times the speed, best runs",
     ),
     Row(
+        "step_trace",
+        ("kernels of every 32. step timed", "1 request", "cpu_us_per_step"),
+        "a step trace: CPU time that it takes of each step of one stream",
+        "2% of a step",
+        "us",
+    ),
+    Row(
         "reference_executor",
         ("decode at 1 streams",),
         "NumPy executor, default model: decode, one stream",
