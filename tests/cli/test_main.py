@@ -40,8 +40,8 @@ def test_version_is_printed(word: str, capsys: pytest.CaptureFixture[str]) -> No
     ("words", "message"),
     [
         (["serv"], "Did you mean serve?"),
-        (["bench"], "one of: kernels"),
-        (["bench", "kernel"], "one of: kernels"),
+        (["bench"], "one of: serve"),
+        (["bench", "kernel"], "one of: serve"),
         (["inspect", "--tensor"], "Did you mean --tensors?"),
         (["inspect", "x.gguf", "y.gguf"], "unexpected argument 'y.gguf'"),
         (["inspect", "--num-blocks", "few"], "whole number"),

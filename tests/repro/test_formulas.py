@@ -9,6 +9,7 @@ import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
 from kvist.bench.perplexity import perplexity
+from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.core.request_events import StepSummary
 from kvist.costmodel.step_work import StepWork
@@ -16,12 +17,15 @@ from kvist.kvcache.kv_cache import KVCache
 from kvist.repro.best_rates import BestRates, utilization
 from kvist.repro.fastgen import ServiceLevel, slowest_gap_s
 from kvist.repro.kv_usage import KVUsage
-from kvist.repro.measured_engine import spread, spread_of_ratio
+from kvist.repro.measured_engine import at_once, spread, spread_of_ratio, total_tokens
 from kvist.repro.paged import region_tokens
 from kvist.repro.prefix_maximum import possible_cached_tokens
 from kvist.repro.radix import tight_pool_tokens
 from kvist.repro.reserving_cache import ReservingKVCache
 from kvist.repro.speculation import decode_speed
+from kvist.repro.virtual_hits import virtual_hits
+from kvist.workload.load_file import frozen_loads
+from kvist.workload.text_source import TextSource, read_sentences
 from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
 
 A = RequestId("a")
@@ -165,3 +169,13 @@ def test_decode_speed_counts_from_the_first_token_of_the_run() -> None:
 
 def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
     assert perplexity([math.log(0.5), math.log(0.125)]) == pytest.approx(4.0)
+
+
+def test_hits_of_a_whole_load_are_the_possible_but_for_what_fills_no_block() -> None:
+    texts = TextSource(lambda text: [1 + ord(character) % 199 for character in text], read_sentences())
+    records = at_once(frozen_loads().load("few_shot").records(capacity_per_s=1.0)[:6])
+    scheduler = SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=4)
+    hits = virtual_hits(texts, records, scheduler, num_blocks=total_tokens(records) // 16 + 1)
+    assert hits.num_requests == 6
+    assert 0.96 <= hits.share_of_possible <= 1.0
+    assert virtual_hits(texts, records, scheduler, num_blocks=total_tokens(records) // 16 + 1) == hits

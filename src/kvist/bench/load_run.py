@@ -27,6 +27,7 @@ from kvist.core.request_events import (
 from kvist.core.sampling_params import SamplingParams
 from kvist.costmodel.step_work import StepWork, work_of_plan
 from kvist.engine.engine_core import EngineCore
+from kvist.metrics.percentiles import percentile as percentile_of_rising
 from kvist.metrics.served_request import NO_TARGETS, Targets
 from kvist.workload.load_progress import LoadProgress
 from kvist.workload.trace_record import TraceRecord
@@ -282,11 +283,6 @@ class LoadRunner:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Linear interpolation between ranks; 0.0 for no values."""
-    ordered = sorted(values)
-    if not ordered:
-        return 0.0
-    rank = percent / 100.0 * (len(ordered) - 1)
-    low = int(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+    """As metrics.percentiles, for values in any order; 0.0 for none."""
+    rising = sorted(values)
+    return percentile_of_rising(rising, percent) if rising else 0.0

@@ -1,6 +1,6 @@
 """Time an engine in this process on a whole load at once: requests and tokens per second.
 
-Without a load of kvist's (--load) or a recorded one (--trace), prompts are real text of random lengths.
+Without a load of kvist's (--load) or a recorded one (--dataset-path), prompts are real text of random lengths.
 """
 
 from __future__ import annotations

@@ -60,13 +60,15 @@ def chosen_placement(arguments: argparse.Namespace) -> Placement:
 
 def chosen_calibration(arguments: argparse.Namespace) -> Calibration | None:
     """The file's; None without one."""
-    path: Path | None = arguments.calibration
-    if path is None:
-        return None
+    return None if arguments.calibration is None else read_calibration(arguments.calibration)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Raises ConfigError if it cannot be read or is none."""
     try:
         return parse_calibration(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"cannot read --calibration {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the calibration {path}: {error.strerror}") from error
 
 
 def read_model_spec(name: str) -> ModelSpec:

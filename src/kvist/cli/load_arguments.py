@@ -36,8 +36,14 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, rates: bool = True) -
         help=f"random, or a load: {', '.join(frozen_loads().loads)} (default: random)",
     )
     group.add_argument("--load-file", type=Path, metavar="FILE.toml", help="where --load stands, if not in kvist")
-    group.add_argument("--trace", "--dataset-path", type=Path, metavar="FILE", help="replay a recorded load instead")
-    group.add_argument("--trace-format", default="auto", choices=("auto", *READERS), help="of --trace (default: auto)")
+    # Beside an engine's flags, --trace is where that one writes its steps.
+    spellings = ("--trace", "--dataset-path") if rates else ("--dataset-path",)
+    group.add_argument(
+        *spellings, dest="recorded_load", type=Path, metavar="FILE", help="replay a recorded load instead"
+    )
+    group.add_argument(
+        "--trace-format", default="auto", choices=("auto", *READERS), help="of that file (default: auto)"
+    )
     _add_counts(group, ("--num-prompts",), "requests to send: the load's first ones (random: 100)")
     _add_counts(group, ("--random-input-len", "--input-len"), "tokens of a random prompt (default: 512)", default=512)
     _add_counts(group, ("--random-output-len", "--output-len"), "tokens of its answer (default: 128)", default=128)
@@ -85,10 +91,12 @@ def chosen_requests(arguments: argparse.Namespace) -> Requests:
 
 
 def _source(arguments: argparse.Namespace, num_prompts: int | None) -> LoadSource:
-    if arguments.trace is not None:
+    if arguments.recorded_load is not None:
         if arguments.load != "random":
-            raise ConfigError(f"both --load {arguments.load} and --trace {arguments.trace} are given; give one")
-        return read_trace(arguments.trace, arguments.trace_format)
+            raise ConfigError(
+                f"both --load {arguments.load} and the file {arguments.recorded_load} are given; give one"
+            )
+        return read_trace(arguments.recorded_load, arguments.trace_format)
     if arguments.load_file is not None:
         loads = read_load_file(arguments.load_file)
         level = loads.service_level or frozen_loads().service_level

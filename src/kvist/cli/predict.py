@@ -1,6 +1,7 @@
 """Predict how long a step takes on a device, part by part, or every row of a file of measured points.
 
 A step: --batch sequences, each with --new-tokens new tokens after --context tokens that are in the cache.
+Rows of serving loads are simulated; --quick takes their steady state instead.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def _predict_file(arguments: argparse.Namespace) -> int:
     from kvist.bench.calibration.points import read_points
     from kvist.bench.calibration.predict_points import predict_points
 
-    predictions = predict_points(read_points(arguments.points), calibration=chosen_calibration(arguments))
+    predictions = predict_points(
+        read_points(arguments.points), calibration=chosen_calibration(arguments), simulates=not arguments.quick
+    )
     if arguments.json is not None:
         write_json(arguments.json, result_document("predict", {"rows": [asdict(each) for each in predictions]}))
     else:

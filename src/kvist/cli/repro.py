@@ -1,12 +1,13 @@
 """Run the measurement behind a paper's claim on this engine and print it beside the published figure.
 
-NAME is one of the reproductions below, or "all", which also writes docs/results.md.
+NAME is one of the reproductions below, or "all", which also writes docs/results.md and the results that it is made of.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=Path, default=Path("docs/results.md"), metavar="FILE.md", help="where `all` writes its page"
     )
+    parser.add_argument(
+        "--documents",
+        type=Path,
+        default=Path("benchmarks/results/repro"),
+        metavar="FOLDER",
+        help="where `all` writes each result as JSON",
+    )
     add_output_arguments(parser, model=False)
     add_config_file_argument(parser)
     add_config_arguments(parser, SECTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    names = list(REPROS) if arguments.name == "all" else [arguments.name]
-    for name in names:
-        find(name)
-    check_output_files(arguments)
-    if arguments.name == "all" and not arguments.results.absolute().parent.is_dir():
-        raise ConfigError(f"--results {arguments.results}: its folder does not exist")
+    is_all = arguments.name == "all"
+    names = list(REPROS) if is_all else [arguments.name]
+    _check(arguments, names)
     setting = _setting(arguments)
     # Here, because --help must not wait for the engine's imports.
     from kvist.repro import registry
@@ -74,13 +79,28 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write("\n".join([*text_lines(result), "", ""]))
         sys.stdout.flush()
         documents.append(_document(result))
+        if is_all:
+            arguments.documents.mkdir(exist_ok=True)
+            write_json(arguments.documents / f"{name}.json", documents[-1])
     if arguments.json is not None:
-        write_json(arguments.json, documents[0] if len(documents) == 1 else {"repros": documents})
+        write_json(arguments.json, {"repros": documents} if is_all else documents[0])
     if arguments.report is not None:
         write_report(arguments.report, documents)
-    if arguments.name == "all":
+    if is_all:
         arguments.results.write_text(results_page(documents), encoding="utf-8")
     return 0
+
+
+def _check(arguments: argparse.Namespace, names: Sequence[str]) -> None:
+    """Raise ConfigError before the work begins for what could not end well."""
+    for name in names:
+        find(name)
+    check_output_files(arguments)
+    if arguments.name != "all":
+        return
+    for flag, path in (("--results", arguments.results), ("--documents", arguments.documents)):
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{flag} {path}: its folder does not exist")
 
 
 def _setting(arguments: argparse.Namespace) -> ReproSetting:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from kvist.cli.step_times import step_time_of_table
 from kvist.config.arguments import number, whole_number
 from kvist.config.cluster_config import ROUTERS, ClusterConfig, ReplicaGroupConfig
 from kvist.config.load_cluster import ClusterFile, read_cluster_file
 from kvist.config.scheduler_config import POLICIES
 from kvist.core.errors import ConfigError
-from kvist.costmodel.linear_step_time import linear_step_time
 from kvist.costmodel.step_time_model import StepTimeModel
 
 _ROLES = {"p": ("prefill", 1.0, 0.0), "d": ("decode", 0.0, 1.0), "m": ("mixed", 1.0, 1.0)}
@@ -45,7 +45,7 @@ def cluster_and_step_times(arguments: argparse.Namespace) -> tuple[ClusterConfig
     """The cluster, and the step-time model of each of its groups. Raises ConfigError."""
     file = read_cluster_file(arguments.config)
     config = file.config
-    models = {group.name: _step_time(file, group.name, str(arguments.config)) for group in config.groups}
+    models = {group.name: _step_time(file, group, str(arguments.config)) for group in config.groups}
     if arguments.replicas is not None or arguments.roles is not None:
         origin = _only_group(config)
         groups = (
@@ -67,11 +67,11 @@ def cluster_and_step_times(arguments: argparse.Namespace) -> tuple[ClusterConfig
     return replace(config, router=router), models
 
 
-def _step_time(file: ClusterFile, group: str, where: str) -> StepTimeModel:
-    own = group if group in file.step_times else ""
+def _step_time(file: ClusterFile, group: ReplicaGroupConfig, where: str) -> StepTimeModel:
+    own = group.name if group.name in file.step_times else ""
     if own not in file.step_times:
-        raise ConfigError(f"{where}: nothing says how long a step of {group!r} takes. Add a table [step_time].")
-    return linear_step_time(file.step_times[own], where=f"{where}: step_time")
+        raise ConfigError(f"{where}: nothing says how long a step of {group.name!r} takes. Add a table [step_time].")
+    return step_time_of_table(file.step_times[own], group, where=f"{where}: step_time")
 
 
 def _only_group(config: ClusterConfig) -> ReplicaGroupConfig:

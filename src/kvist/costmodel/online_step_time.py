@@ -1,9 +1,9 @@
 """Fits the time of a step to the steps that the engine itself has run, while it runs them.
 
 Time = sum of coefficient x count over a few counts of the step, coefficients never negative: so a prediction grows with
-every count. The fit is least squares on relative errors over a fading memory, solved again at each step: six unknowns,
-a constant cost. A machine that is shared adds outliers and slow seconds: a step far off counts less (Huber's weights),
-and a level beside the coefficients follows what all of the last steps had in common.
+every count. The fit is least squares on relative errors over a fading memory, solved when one is asked for: six
+unknowns, a constant cost. A machine that is shared adds outliers and slow seconds: a step far off counts less (Huber's
+weights), and a level beside the coefficients follows what all of the last steps had in common.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class OnlineStepTimeModel:
 
     def predict_s(self, work: StepWork) -> float:
         """Seconds that a step of this work takes at the machine's present speed."""
+        if not self._is_solved:
+            self._solve()
         return math.exp(self._log_level) * self._shape_s(self._parts_s(work))
 
     def margin_s(self, work: StepWork) -> float:
@@ -76,8 +78,6 @@ class OnlineStepTimeModel:
         )
 
     def _shape_s(self, parts_s: Sequence[float]) -> float:
-        if not self._is_solved:
-            self._solve()
         return sum(map(float.__mul__, self._shares, parts_s)) or 1e-9
 
     def _note_level(self, log_ratio: float) -> None:

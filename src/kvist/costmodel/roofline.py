@@ -21,6 +21,7 @@ from kvist.costmodel.step_work import StepWork
 
 CORNER = 4.0  # sharpness of the roofline's corner: both sides equal cost 2 ** (1 / CORNER) of one
 RESERVED_TOKENS = 2560  # vLLM's budget of a step by default in 2023 and 2024; its memory was reserved for that many
+MAX_REMEMBERED = 4096
 SMALL_TILE, LARGE_TILE, LARGE_ROWS = 16, 64, 512  # rows of a product are computed in tiles
 
 
@@ -63,6 +64,19 @@ class StepParts:
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
 
+@dataclass(frozen=True, slots=True)
+class _FixedParts:
+    """Seconds of a step that its numbers of tokens and of sampled rows decide."""
+
+    linear_s: float
+    elementwise_s: float
+    all_reduce_s: float
+    logits_s: float
+    layer_gaps_s: float
+    pipeline_send_s: float
+    total_s: float
+
+
 class RooflineModel:
     """A StepTimeModel of one placement. `error_bar` gives the margins."""
 
@@ -84,10 +98,14 @@ class RooflineModel:
         self._kv_bytes_per_s = efficiency.decode_attention * device.memory_bytes_per_s
         link = device.link_bytes_per_s if ranks <= device.num_link_peers else device.host_bytes_per_s
         self._reduce_bytes_per_s = efficiency.link * link * ranks / (2.0 * (ranks - 1)) if ranks > 1 else math.inf
-        self._gqa_factor = 1.0 + efficiency.gqa_penalty * (self._layer.queries_per_kv_head - 1.0)
+        gqa_factor = 1.0 + efficiency.gqa_penalty * (self._layer.queries_per_kv_head - 1.0)
+        self._key_s = self._layer.kv_bytes * gqa_factor / self._kv_bytes_per_s
+        self._remembered: dict[tuple[int, int], _FixedParts] = {}
 
     def predict_s(self, work: StepWork) -> float:
-        return self.parts(work).total_s
+        fixed = self._fixed_parts(work.num_tokens, work.num_sampled)
+        device_s = fixed.total_s + self._prefill_attention_s(work) + self._decode_attention_s(work)
+        return self._host_s(work) + _smooth_max(device_s, self._launch_s(work))
 
     def margin_s(self, work: StepWork) -> float:
         is_prefill = work.prefill_pairs > 0
@@ -100,36 +118,67 @@ class RooflineModel:
 
     def parts(self, work: StepWork) -> StepParts:
         """One pass through all layers and stages, by kind of operation."""
-        fit, layer, spec = self.efficiency, self._layer, self.placement.model
-        num_layers, tokens = spec.num_layers, work.num_tokens
-        linear_s = num_layers * self._linear_s(tokens)
-        elementwise_s = num_layers * tokens * layer.element_bytes / self._bytes_per_s
-        prefill_s = self._over_windows(work.prefill_pairs, tokens) * layer.pair_flops / self._attention_flop_per_s
-        prefill_s += num_layers * work.prefill_context_tokens * layer.kv_bytes / self._kv_bytes_per_s
-        keys = self._over_windows(work.decode_context_tokens, work.num_sequences)
-        decode_s = keys * layer.kv_bytes * self._gqa_factor / self._kv_bytes_per_s
-        reduce_s = num_layers * self._all_reduce_s(tokens)
-        logits_s = self._product_s(work.num_sampled, self._head_weights, ACTIVATION_BYTES, self._half_flop_per_s)
-        gaps_s = num_layers * fit.layer_s
-        send_s = self._send_s(tokens)
-        device_s = linear_s + elementwise_s + prefill_s + decode_s + reduce_s + logits_s + gaps_s + send_s
-        host_s = fit.host_s + fit.sequence_s * work.num_sequences + fit.sequence_pair_s * work.num_sequences**2
-        launch_s = fit.launch_s
-        if work.prefill_pairs:
-            launch_s = max(launch_s, fit.prefill_launch_s)
-            host_s += fit.overflow_token_s * max(0, tokens - RESERVED_TOKENS)
+        fixed = self._fixed_parts(work.num_tokens, work.num_sampled)
+        prefill_s, decode_s = self._prefill_attention_s(work), self._decode_attention_s(work)
+        device_s = fixed.total_s + prefill_s + decode_s
         return StepParts(
-            host_s=host_s,
-            linear_s=linear_s,
-            elementwise_s=elementwise_s,
+            host_s=self._host_s(work),
+            linear_s=fixed.linear_s,
+            elementwise_s=fixed.elementwise_s,
             prefill_attention_s=prefill_s,
             decode_attention_s=decode_s,
-            all_reduce_s=reduce_s,
-            logits_s=logits_s,
-            layer_gaps_s=gaps_s,
-            pipeline_send_s=send_s,
-            launch_wait_s=_smooth_max(device_s, num_layers * launch_s) - device_s,
+            all_reduce_s=fixed.all_reduce_s,
+            logits_s=fixed.logits_s,
+            layer_gaps_s=fixed.layer_gaps_s,
+            pipeline_send_s=fixed.pipeline_send_s,
+            launch_wait_s=_smooth_max(device_s, self._launch_s(work)) - device_s,
         )
+
+    def _fixed_parts(self, num_tokens: int, num_sampled: int) -> _FixedParts:
+        """What does not depend on contexts; remembered, since steps that only decode repeat it."""
+        key = num_tokens, num_sampled
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[key] = self._count_fixed_parts(num_tokens, num_sampled)
+        return found
+
+    def _count_fixed_parts(self, num_tokens: int, num_sampled: int) -> _FixedParts:
+        num_layers = self.placement.model.num_layers
+        parts = (
+            num_layers * self._linear_s(num_tokens),
+            num_layers * num_tokens * self._layer.element_bytes / self._bytes_per_s,
+            num_layers * self._all_reduce_s(num_tokens),
+            self._product_s(num_sampled, self._head_weights, ACTIVATION_BYTES, self._half_flop_per_s),
+            num_layers * self.efficiency.layer_s,
+            self._send_s(num_tokens),
+        )
+        return _FixedParts(*parts, sum(parts))
+
+    def _prefill_attention_s(self, work: StepWork) -> float:
+        if not work.prefill_pairs:
+            return 0.0
+        pairs = self._over_windows(work.prefill_pairs, work.num_tokens)
+        keys = self.placement.model.num_layers * work.prefill_context_tokens
+        read_s = keys * self._layer.kv_bytes / self._kv_bytes_per_s
+        return pairs * self._layer.pair_flops / self._attention_flop_per_s + read_s
+
+    def _decode_attention_s(self, work: StepWork) -> float:
+        keys = self._over_windows(work.decode_context_tokens, work.num_sequences)
+        return keys * self._key_s
+
+    def _host_s(self, work: StepWork) -> float:
+        fit, number = self.efficiency, work.num_sequences
+        host_s = fit.host_s + fit.sequence_s * number + fit.sequence_pair_s * number * number
+        if work.prefill_pairs and work.num_tokens > RESERVED_TOKENS:
+            host_s += fit.overflow_token_s * (work.num_tokens - RESERVED_TOKENS)
+        return host_s
+
+    def _launch_s(self, work: StepWork) -> float:
+        fit = self.efficiency
+        launch_s = max(fit.launch_s, fit.prefill_launch_s) if work.prefill_pairs else fit.launch_s
+        return self.placement.model.num_layers * launch_s
 
     def _linear_s(self, num_tokens: int) -> float:
         layer, weight_bytes = self._layer, self.placement.number_format.weight_bytes
@@ -169,6 +218,8 @@ class RooflineModel:
     def _over_windows(self, per_layer: int, num_queries: int) -> float:
         """`per_layer` keys or pairs in each layer, in windowed ones at most the window for each query."""
         full = (self.placement.model.num_layers - len(self._windows)) * per_layer
+        if not self._windows:
+            return full
         return full + sum(min(per_layer, window * num_queries) for window in self._windows)
 
 

@@ -22,6 +22,7 @@ from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
 from kvist.runtime.real_clock import RealClock
 from kvist.workload.load_file import Load
+from kvist.workload.trace_record import TraceRecord
 
 PROMPT_SHARE = 512 / (2048 / 0.401)
 ANSWER_SHARES = {2: 2 * 0.029, 4: 4 * 0.029, 6: 6 * 0.029}  # by FastGen's tokens/s
@@ -29,6 +30,7 @@ EMA_WEIGHT = 0.1  # of the newest gap between tokens
 PROMPT_TOKENS, CONTEXT_TOKENS = 2048, 192  # of the unloaded figures
 
 RATES, QUICK_RATES = (0.5, 0.7, 0.9, 1.1), (0.9,)
+STATED_RATE = 0.8  # of the load: its rates are scaled from that
 POOL_TOKENS = 65_536
 BUDGETS = (32, 64, 128, 256, 512)
 STEADY_DECODES = 8  # beside a chunk, when a budget is chosen
@@ -106,23 +108,18 @@ def choose_budget(timer: StepTimer, gap_s: float) -> int:
 def _play_rates(engine: MeasuredEngine, load: Load, rates: Sequence[float], budget: int) -> Runs:
     split_fuse = SchedulerConfig(policy="split_fuse", max_num_batched_tokens=budget, max_num_seqs=MAX_NUM_SEQS)
 
-    def play(what: str, scheduler: SchedulerConfig, capacity_per_s: float, scale: float) -> LoadRun:
+    def play(what: str, scheduler: SchedulerConfig, records: Sequence[TraceRecord]) -> LoadRun:
         kv_cache = engine.model.new_cache(enable_prefix_caching=False)
-        records = load.records(capacity_per_s=capacity_per_s, scale=scale)
-        return engine.play(what, records if scale else at_once(records), scheduler=scheduler, kv_cache=kv_cache)
+        return engine.play(what, records, scheduler=scheduler, kv_cache=kv_cache)
 
-    capacity_run = engine.play(
-        f"{load.name}, prefill_first, all at once",
-        at_once(load.records(capacity_per_s=1.0)),
-        scheduler=PREFILL_FIRST,
-        kv_cache=engine.model.new_cache(enable_prefix_caching=False),
-    )
-    stated = 0.8  # of the load's own rate
+    all_at_once = at_once(load.records(capacity_per_s=1.0))
+    capacity_per_s = play(f"{load.name}, prefill_first, all at once", PREFILL_FIRST, all_at_once).requests_per_s
     runs: dict[str, dict[float, LoadRun]] = {"prefill_first": {}, "split_fuse": {}}
     for rate in rates:
         for policy, scheduler in (("prefill_first", PREFILL_FIRST), ("split_fuse", split_fuse)):
             what = f"{load.name}, {policy}, at {rate} of capacity"
-            runs[policy][rate] = play(what, scheduler, capacity_run.requests_per_s, rate / stated)
+            records = load.records(capacity_per_s=capacity_per_s, scale=rate / STATED_RATE)
+            runs[policy][rate] = play(what, scheduler, records)
     return runs
 
 

@@ -53,6 +53,7 @@ class Offline:
     """Runs of long_offline, one per repeat."""
 
     best: StaticSetting
+    sizes: Sequence[int]  # that it is the best of
     static: list[LoadRun]
     whole: list[LoadRun]
     chunked: list[LoadRun]
@@ -114,7 +115,7 @@ def _offline(engine: MeasuredEngine, setting: ReproSetting, load: Load) -> Offli
     records = at_once(load.records(capacity_per_s=1.0))
     sizes = QUICK_SIZES[:1] if setting.is_quick else SIZES
     best, first = best_static(engine, load.name, records, sizes)
-    runs = Offline(best, [first], [], [])
+    runs = Offline(best, sizes, [first], [], [])
     for repeat in range(setting.repeats):
         if repeat:
             runs.static.append(play_static(engine, load.name, records, best))
@@ -140,7 +141,7 @@ def _offline_rows(runs: Offline, rates: BestRates) -> list[ReproRow]:
             published="1.91x (GPT-3, pipeline parallel, simulated); 1.25-1.33x on one GPU",
             brief="1.9x, +90%",
             setup=f"{len(static.requests)} requests at once, {by_cpu_time(runs.chunked, runs.static)}; baseline"
-            f" {runs.best}, the fastest size",
+            f" {runs.best}, the fastest of {', '.join(map(str, runs.sizes))}",
             equal_output=equal,
             why="no pipeline bubbles here: what is gained is padding and steps of few decodes",
         ),

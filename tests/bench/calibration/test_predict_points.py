@@ -127,3 +127,18 @@ def test_the_shape_is_read_from_a_config_json(tmp_path: Path, capsys: pytest.Cap
 def test_bad_flags_end_with_a_message_and_no_traceback(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *words.split()]) == 2
     assert capsys.readouterr().err.startswith("kvist: ")
+
+
+def test_a_load_is_simulated_once_for_all_its_metrics() -> None:
+    metrics = ("itl_mean_ms", "ttft_mean_ms", "e2e_mean_ms", "ttft_p99_ms")
+    load = OPEN.replace(",8,100,", ",30,100,").replace(",248,", ",40,")
+    rows = points(*(load.replace("itl_mean_ms", metric) for metric in metrics))
+    itl, ttft, e2e, tail = (answer.predicted or 0.0 for answer in predict_points(rows))
+    assert e2e == pytest.approx(ttft + 39 * itl, rel=0.01)
+    assert ttft <= tail < e2e
+
+
+def test_simulation_and_steady_state_agree_on_a_closed_load() -> None:
+    closed = "e2e-serving,Llama-3.1-8B,H100-80GB-SXM,1,bf16,8,512,,64,,,,,,,closed_loop_tpot_ms,,,vllm,,"
+    (simulated,), (steady,) = (predict_points(points(closed), simulates=simulates) for simulates in (True, False))
+    assert simulated.predicted == pytest.approx(steady.predicted, rel=0.1)

@@ -32,8 +32,9 @@ THINGS = (
 NO_BAR = ErrorBar(decode=0.0, prefill=0.0, reason="")
 # Standard deviations of the logarithms under the prior, in the order of Efficiency's fields.
 SPREAD = {
-    "gemm": 0.12, "gemm_half_rows": 0.4, "memory": 0.15, "prefill_attention": 0.5, "decode_attention": 0.2,
-    "gqa_penalty": 1.0, "layer_s": 0.7, "launch_s": 1.0, "prefill_launch_s": 1.0, "overflow_token_s": 1.0,
+    "gemm": 0.12, "gemm_half_rows": 0.4, "memory": 0.15, "prefill_attention": 0.5,
+    "decode_attention": 0.2, "gqa_penalty": 1.0, "layer_s": 0.7, "launch_s": 1.0, "prefill_launch_s": 1.0,
+    "overflow_token_s": 1.0,
     "host_s": 1.0, "request_s": 1.0, "sequence_s": 1.0, "sequence_pair_s": 2.0, "all_reduce_s": 0.7, "link": 0.5,
 }  # fmt: skip
 DEVIATION = {"fit-of-measurements": 0.15}  # expected of log(predicted / measured), by the quality of a row

@@ -9,6 +9,9 @@ from kvist.bench.calibration.points import Point
 
 DEFAULT_STEP_TOKENS = 8192  # the token budget of engines since 2025, where a row does not name it
 RANDOM_LENGTH_SHARE = 0.9  # InferenceMAX draws lengths evenly from 0.8 to 1 of the nominal ones
+LENGTH_SPREAD = 0.1 / RANDOM_LENGTH_SHARE  # elsewhere models stop early now and then: clients fall out of step
+CHAT_PROMPT, CHAT_OUTPUT = 215, 215  # means of the 200 conversations of ShareGPT that vLLM's own suite takes
+CHAT_SPREAD = 0.9
 NUM_ROUNDS = 10  # requests per client there
 BENCHMARK_ID = re.compile(r"\bid=20\d\d_")
 
@@ -17,7 +20,8 @@ BENCHMARK_ID = re.compile(r"\bid=20\d\d_")
 class LoadShape:
     """Lengths in tokens. Either num_clients (closed loop) or rate_per_s (open).
 
-    uncached_len: tokens of a prompt that no earlier request has left in the cache.
+    uncached_len: tokens of a prompt that no earlier request has left in the cache. length_spread: lengths are drawn
+    evenly from so large a share about their means.
     """
 
     prompt_len: int
@@ -27,10 +31,14 @@ class LoadShape:
     num_clients: int | None
     rate_per_s: float | None
     num_rounds: int = NUM_ROUNDS
+    num_prefixes: int = 1
+    length_spread: float = LENGTH_SPREAD
 
 
 def load_shape(point: Point) -> LoadShape | None:
     """The load of a closed or open serving row; None for other rows, or if lengths are absent."""
+    if point.metric == "offline_req_s_sharegpt200":
+        return _all_at_once(point.batch or 200)
     if point.kind not in ("e2e-serving", "e2e-serving-open") or not point.input_len:
         return None
     output_len = point.output_len or point.context_len
@@ -49,4 +57,20 @@ def load_shape(point: Point) -> LoadShape | None:
         max_step_tokens=point.max_num_batched_tokens or DEFAULT_STEP_TOKENS,
         num_clients=None if is_open else point.batch,
         rate_per_s=point.rate_per_s if is_open else None,
+        num_prefixes=max(1, point.num_prefixes or 1),
+        length_spread=LENGTH_SPREAD,
+    )
+
+
+def _all_at_once(num_requests: int) -> LoadShape:
+    """Requests of a chat, all at the start; lengths spread widely."""
+    return LoadShape(
+        prompt_len=CHAT_PROMPT,
+        uncached_len=CHAT_PROMPT,
+        output_len=CHAT_OUTPUT,
+        max_step_tokens=DEFAULT_STEP_TOKENS,
+        num_clients=num_requests,
+        rate_per_s=None,
+        num_rounds=1,
+        length_spread=CHAT_SPREAD,
     )

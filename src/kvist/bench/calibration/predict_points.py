@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from kvist.bench.calibration.fit import Placed, place
+from kvist.bench.calibration.load_shape import load_shape
 from kvist.bench.calibration.passes import PASS_KINDS, predict_passes
 from kvist.bench.calibration.points import BadPoint, Point
+from kvist.bench.calibration.serving import ServingPredictor
 from kvist.bench.calibration.steady_state import predict_steady
 from kvist.core.errors import KvistError
 from kvist.costmodel.calibration import Calibration, calibrated_model, nearest_entry, shipped_calibration
 from kvist.costmodel.roofline import RooflineModel
+from kvist.execution.threads import granted_cores
 
 PredictLoad = Callable[[Point, RooflineModel], float | None]
 UNMEASURED_BAR = {"ttft": 0.5, "e2e": 0.25, "itl": 0.25, "decode": 0.25, "prefill": 0.3, "throughput": 0.4}
@@ -27,13 +32,41 @@ class Prediction:
 
 
 def predict_points(
-    rows: Sequence[Point | BadPoint],
-    *,
-    calibration: Calibration | None = None,
-    predict_load: PredictLoad = predict_steady,
+    rows: Sequence[Point | BadPoint], *, calibration: Calibration | None = None, simulates: bool = True
 ) -> list[Prediction]:
-    """One prediction for each row, in order. Never raises for what a row holds."""
-    return [predict_point(row, calibration or shipped_calibration(), predict_load) for row in rows]
+    """One prediction for each row, in order. Never raises for what a row holds.
+
+    simulates: serving rows by playing their load; else by their steady state, in a moment.
+    """
+    known = calibration or shipped_calibration()
+    answers: dict[int, Prediction] = {}
+    runs: dict[int, list[tuple[int, Point]]] = defaultdict(list)  # by hash: simulated once for all metrics of a run
+    for number, row in enumerate(rows):
+        if simulates and isinstance(row, Point) and load_shape(row) is not None:
+            runs[row.row_hash].append((number, row))
+        else:
+            answers[number] = predict_point(row, known, predict_steady)
+    if runs:
+        # The longest first, so that no worker is left with one at the end.
+        groups = sorted(runs.values(), key=_size, reverse=True)
+        with ProcessPoolExecutor(max_workers=granted_cores()) as pool:
+            for group, found in zip(groups, pool.map(_predict_run, groups, [known] * len(groups)), strict=True):
+                answers |= {number: answer for (number, _), answer in zip(group, found, strict=True)}
+    return [answers[number] for number in range(len(rows))]
+
+
+def _predict_run(rows: Sequence[tuple[int, Point]], calibration: Calibration) -> list[Prediction]:
+    predictor = ServingPredictor()
+    return [predict_point(row, calibration, predictor.predict) for _, row in rows]
+
+
+def _is_of_passes(row: Point) -> bool:
+    return row.kind in PASS_KINDS and load_shape(row) is None
+
+
+def _size(rows: Sequence[tuple[int, Point]]) -> int:
+    row = rows[0][1]
+    return row.batch * (row.input_len + row.output_len)
 
 
 def predict_point(row: Point | BadPoint, calibration: Calibration, predict_load: PredictLoad) -> Prediction:
@@ -44,7 +77,7 @@ def predict_point(row: Point | BadPoint, calibration: Calibration, predict_load:
         model = calibrated_model(
             placed.placement, generation=row.generation, calibration=calibration, model_name=row.model
         )
-        predicted = predict_passes(row, model) if row.kind in PASS_KINDS else predict_load(row, model)
+        predicted = predict_passes(row, model) if _is_of_passes(row) else predict_load(row, model)
     except KvistError as error:
         return _nothing(str(error))
     except (ArithmeticError, ValueError) as error:  # sizes beyond all reason

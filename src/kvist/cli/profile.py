@@ -1,0 +1,73 @@
+"""Measure this machine's executor into a profile for the simulator: which step takes how long.
+
+A grid of steps (decodes by batch and context, chunks of prompts, both in one) is timed in rounds, and the host's part
+beside it, in less than two minutes. The shortest times count; the drift of one step from beginning to end is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from kvist.cli.model_source import add_model_arguments, find_model
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.config.arguments import add_config_arguments
+from kvist.config.load import ENGINE_SECTIONS, engine_config, load_configs
+
+STEADY_DRIFT = 0.15  # beyond it a profile says more of the hour than of the machine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, the file to write, and the options of the engine."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--output", type=Path, default=Path("profile.json"), metavar="FILE", help="default: profile.json"
+    )
+    add_output_arguments(parser, model=False)
+    add_config_arguments(parser, ENGINE_SECTIONS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_output_files(arguments)
+    config = engine_config(load_configs(arguments, ENGINE_SECTIONS))
+    # Here, because `--help` must not wait for what measures.
+    import msgspec
+
+    from kvist.bench.loaded_model import load_model
+    from kvist.bench.machine import machine_facts
+    from kvist.bench.profile import QUICK, ProfileSize, profile_model
+    from kvist.cli.profile_report import profile_lines, profile_page
+    from kvist.runtime.real_clock import RealClock
+
+    size = QUICK if arguments.quick else ProfileSize()
+    scheduler = replace(config.scheduler, max_num_batched_tokens=size.max_step_tokens)
+    num_blocks = -(-size.max_kv_tokens // config.cache.block_size) + 1
+    loaded = load_model(replace(config, scheduler=scheduler), find_model(config.model), num_blocks=num_blocks)
+    try:
+        facts = {key: str(value) for key, value in machine_facts().items()}
+        table = profile_model(
+            loaded,
+            RealClock(),
+            size,
+            name=config.model.model,
+            machine=facts,
+            show=lambda line: print(line, file=sys.stderr),
+        )
+    finally:
+        loaded.close()
+    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
+    print("\n".join(profile_lines(table)))
+    if abs(table.drift) > STEADY_DRIFT:
+        print(f"the same step drifted by {table.drift:+.0%} meanwhile: profile again on a quieter machine")
+    print(f"wrote {arguments.output}")
+    if arguments.json is not None:
+        write_json(arguments.json, result_document("profile", msgspec.to_builtins(table)))
+    if arguments.report is not None:
+        profile_page(table).write(arguments.report)
+    return 0
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr)
