@@ -82,9 +82,13 @@ def test_plans_without_fusion_and_sent_one_by_one_give_the_same_tokens(
         say=lambda text: None,
     )
     sampled = []
+    nums_operations = []
     for executor in load_executors(setting).values():
+        nums_operations.append(executor._runner._body.num_operations)
         timer = StepTimer(executor, RealClock(), block_size=16)
         sampled.append([timer.sampled([(size, 0)]) for size in (1, 7, 64, 100)])
         executor.close()
-    assert len(sampled) == 4
+    fused, apart, eager, eager_apart = nums_operations
+    assert fused == eager
+    assert apart == eager_apart > fused
     assert all(each == sampled[0] for each in sampled)

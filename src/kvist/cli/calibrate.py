@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
-from kvist.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_output_files(arguments)
-    if arguments.report is not None:
-        raise ConfigError("--report is not offered by this command yet; --json is")
     # Here, because `--help` must not wait for NumPy.
     import msgspec
 
@@ -50,4 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.markdown.write_text(markdown_table(table), encoding="utf-8")
     if arguments.json is not None:
         write_json(arguments.json, result_document("calibrate", {"rows": [asdict(row) for row in result.rows]}))
+    if arguments.report is not None:
+        from kvist.cli.predict_report import calibration_page
+
+        calibration_page(table, result.rows).write(arguments.report)
     return 0

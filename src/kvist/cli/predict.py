@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from kvist.cli.cost_arguments import add_placement_arguments, chosen_calibration, chosen_placement
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.config.arguments import whole_number
-from kvist.core.errors import ConfigError
 from kvist.costmodel.engine_generation import engine_generation
 
 if TYPE_CHECKING:
@@ -32,20 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=whole_number("--context", low=0), default=0, metavar="N", help="cached before them (0)"
     )
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="of kvist profile: the step on that host instead")
     parser.add_argument("--points", type=Path, metavar="FILE.csv", help="predict each row of this file instead")
     add_output_arguments(parser, model=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     check_output_files(arguments)
-    if arguments.report is not None:
-        raise ConfigError("--report is not offered by this command yet; --json is")
     if arguments.points is not None:
         return _predict_file(arguments)
     # Here and below, because `--help` must not wait for what predicts.
     from kvist.costmodel.calibration import calibrated_model
     from kvist.costmodel.step_work import StepWork
 
+    chunk = (arguments.new_tokens, arguments.context)
+    work = StepWork.of([chunk] * arguments.batch, num_sampled=arguments.batch)
+    if arguments.profile is not None:
+        return _predict_on_this_host(arguments, work)
     placement = chosen_placement(arguments)
     model = calibrated_model(
         placement,
@@ -53,11 +55,28 @@ def run(arguments: argparse.Namespace) -> int:
         calibration=chosen_calibration(arguments),
         model_name=arguments.model,
     )
-    chunk = (arguments.new_tokens, arguments.context)
-    work = StepWork.of([chunk] * arguments.batch, num_sampled=arguments.batch)
     lines, result = _answer(model, work)
     print("\n".join(lines))
     if arguments.json is not None:
+        write_json(arguments.json, result_document("predict", result))
+    if arguments.report is not None:
+        from kvist.cli.predict_report import step_page
+
+        step_page(lines, model.parts(work)).write(arguments.report)
+    return 0
+
+
+def _predict_on_this_host(arguments: argparse.Namespace, work: StepWork) -> int:
+    from kvist.cli.step_times import read_profile
+
+    model = read_profile(arguments.profile)
+    step_s, margin_s = model.predict_s(work), model.margin_s(work)
+    host_s = step_s - model.executor_s(work)
+    of_what = f"{model.table.model}, {len(model.table.points)} steps"
+    print(f"step time {1e3 * step_s:.2f} ms +- {1e3 * margin_s:.2f} ms ({of_what})")
+    print(f"  host {1e3 * host_s:.3f} ms, executor {1e3 * (step_s - host_s):.3f} ms")
+    if arguments.json is not None:
+        result = {"step_time_s": step_s, "margin_s": margin_s, "parts": {"host_s": host_s}, "work": asdict(work)}
         write_json(arguments.json, result_document("predict", result))
     return 0
 
@@ -101,14 +120,17 @@ def _predict_file(arguments: argparse.Namespace) -> int:
     from kvist.bench.calibration.points import read_points
     from kvist.bench.calibration.predict_points import predict_points
 
-    predictions = predict_points(
-        read_points(arguments.points), calibration=chosen_calibration(arguments), simulates=not arguments.quick
-    )
+    rows = read_points(arguments.points)
+    predictions = predict_points(rows, calibration=chosen_calibration(arguments), simulates=not arguments.quick)
     if arguments.json is not None:
         write_json(arguments.json, result_document("predict", {"rows": [asdict(each) for each in predictions]}))
     else:
         for each in predictions:
             print("-" if each.predicted is None else f"{each.predicted:g} +- {each.error_bar:g}", each.why, sep="\t")
+    if arguments.report is not None:
+        from kvist.cli.predict_report import points_page
+
+        points_page(rows, predictions).write(arguments.report)
     num_predicted = sum(each.predicted is not None for each in predictions)
     print(f"predicted {num_predicted} of {len(predictions)} rows")
     return 0

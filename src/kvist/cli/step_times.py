@@ -29,18 +29,19 @@ def step_time_of_table(values: Mapping[str, Any], group: ReplicaGroupConfig, *, 
     """
     if "profile" in values:
         _check(values, ("profile",), where)
-        return _profile(values["profile"])
+        return read_profile(Path(values["profile"]))
     if "device" in values or "model" in values:
         _check(values, _DEVICE_KEYS, where)
         return _device(values, group, where)
     return linear_step_time(values, where=where)
 
 
-def _profile(name: str) -> ProfileModel:
+def read_profile(path: Path) -> ProfileModel:
+    """The model of a profile file. Raises ConfigError if it cannot be read or is none."""
     try:
-        return ProfileModel(parse_profile(Path(name).read_bytes(), name))
+        return ProfileModel(parse_profile(path.read_bytes(), str(path)))
     except OSError as error:
-        raise ConfigError(f"cannot read the profile {name}: {error.strerror}; `kvist profile` writes one") from error
+        raise ConfigError(f"cannot read the profile {path}: {error.strerror}; `kvist profile` writes one") from error
 
 
 def _device(values: Mapping[str, Any], group: ReplicaGroupConfig, where: str) -> StepTimeModel:

@@ -47,9 +47,9 @@ def device_memory(
     weight_bytes = weights / (ranks * stages)
     widest = max(4 * spec.hidden_size, 2 * spec.intermediate_size // ranks + 2 * spec.hidden_size)
     activation_bytes = ACTIVATION_BYTES * max_num_batched_tokens * widest
-    kv_heads = max(1.0, spec.num_kv_heads / ranks)
     element_bytes = placement.kv_element_bytes or placement.number_format.kv_bytes
-    kv_bytes = 2.0 * kv_heads * spec.head_dim * element_bytes * spec.num_layers / stages
+    # Ranks that outnumber the KV heads hold copies. The engine's own table counts by the same method of the spec.
+    kv_bytes = spec.kv_bytes_per_token(element_bytes) / min(ranks, spec.num_kv_heads) / stages
     usable = fraction * device.memory_bytes
     pool = usable - weight_bytes - activation_bytes - RUNTIME_BYTES
     if pool < kv_bytes:

@@ -42,6 +42,17 @@ class UnfusedPlan(TracedPlan):
             assert column == 0, "the residual stream is a buffer of its own"
             self.add(out, product, weight.n)
 
+    def linear_dense(
+        self, weight: _native.Weight, x: int, x_column: int, out: int, column: int, *, accumulate: bool
+    ) -> None:
+        if not accumulate:
+            super().linear_dense(weight, x, x_column, out, column, accumulate=False)
+            return
+        product = self._temporary("product", -(-weight.n // TILE) * TILE)
+        super().linear_dense(weight, x, x_column, product, 0, accumulate=False)
+        assert column == 0, "the residual stream is a buffer of its own"
+        self.add(out, product, weight.n)
+
     def gated_linear(self, gate: _native.Weight, up: _native.Weight, x: int, kind: int, out: int) -> None:
         width = -(-gate.n // TILE) * TILE
         both = self._temporary("gate and up", 2 * width)

@@ -142,3 +142,23 @@ def test_simulation_and_steady_state_agree_on_a_closed_load() -> None:
     closed = "e2e-serving,Llama-3.1-8B,H100-80GB-SXM,1,bf16,8,512,,64,,,,,,,closed_loop_tpot_ms,,,vllm,,"
     (simulated,), (steady,) = (predict_points(points(closed), simulates=simulates) for simulates in (True, False))
     assert simulated.predicted == pytest.approx(steady.predicted, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (",32,1,576,", ",1000000000,1,576,"), (",32,1,576,", ",32,1,1e300,"), (",32,1,576,", ",-4,1,576,"),
+        (",32,1,576,", ",nan,1,576,"), (",4,fp16,", ",4,weird8,"), ("A100-80GB-SXM", "abacus"),
+        ("decode_step_ms", "decode_step_furlongs"),
+    ],
+)  # fmt: skip
+def test_no_row_breaks_the_command(old: str, new: str) -> None:
+    (answer,) = predict_points(points(DECODE.replace(old, new)))
+    assert answer.predicted is None or answer.predicted > 0.0
+    assert answer.why
+
+
+def test_a_model_that_does_not_fit_is_no_number_but_a_reason() -> None:
+    (answer,) = predict_points(points(OPEN.replace("Mixtral-8x7B", "Llama-3.1-405B")))
+    assert answer.predicted is None
+    assert "no room for keys and values" in answer.why

@@ -11,11 +11,14 @@ from kvist.costmodel.step_work import StepWork
 
 PASS_KINDS = ("prefill", "decode", "hybrid", "chunked-prefill", "linears_only", "static-batch", "throughput")
 MAX_PREFILL_TOKENS = 8192  # of a static batch, in one pass
+MAX_CHUNKS = 10_000  # of one prompt
 NUM_DECODE_SAMPLES = 8  # passes that stand for all of a static batch's
 
 
 def predict_passes(point: Point, model: RooflineModel) -> float | None:
     """The metric of `point` in its unit; None for a metric that is no sum of passes."""
+    if point.kind in PASS_KINDS and point.kind != "throughput" and not point.metric.endswith("_ms"):
+        return None
     if point.kind == "linears_only":
         return 1e3 * model.device_s(StepWork.of([(point.batch, 0)], num_sampled=0))
     if point.kind == "throughput":
@@ -36,7 +39,7 @@ def passes(point: Point) -> Iterable[StepWork]:
         return [_hybrid(point)]
     length = max(1, point.input_len)
     if point.kind == "chunked-prefill":
-        chunk = point.chunk_len or length
+        chunk = max(point.chunk_len or length, -(-length // MAX_CHUNKS))
         starts = range(0, length, chunk)
         return [
             StepWork.of(

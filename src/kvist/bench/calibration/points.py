@@ -16,6 +16,8 @@ COLUMNS = (
     "kind", "model", "gpu", "tp", "dtype", "batch", "input_len", "context_len", "output_len", "metric", "framework"
 )  # fmt: skip
 SHIPPED = "gpu_points.csv"
+MOST = {"tp": 1024, "batch": 65_536}  # what nobody measures is a slip of the pen
+MOST_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ def _number(fields: dict[str, str], key: str) -> float | None:
 
 def _integer(fields: dict[str, str], key: str) -> int | None:
     value = _number(fields, key)
+    if value is not None and value > MOST.get(key, MOST_TOKENS):
+        raise ValueError(f"{key} is {value:g}, more than {MOST.get(key, MOST_TOKENS)}")
     return None if value is None else round(value)
 
 

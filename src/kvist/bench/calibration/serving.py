@@ -24,6 +24,7 @@ from kvist.simulator.simulation_result import SimulatedRequest
 BLOCK_SIZE = 16
 MAX_NUM_SEQS = 1024  # vLLM's default on large devices since 2025
 LONGEST = 1 << 20
+LONG_PROMPTS, LONG_OUTPUT = 2_000_000, 40_000  # tokens: of one round, of one answer
 
 
 class ServingPredictor:
@@ -35,7 +36,7 @@ class ServingPredictor:
     def predict(self, point: Point, model: RooflineModel) -> float | None:
         """The point's metric in its unit; None where its columns describe no load. Raises ConfigError."""
         shape = load_shape(point)
-        if shape is None:
+        if shape is None or _is_long(shape):
             return predict_steady(point, model)
         placement = model.placement
         key = (
@@ -46,6 +47,12 @@ class ServingPredictor:
         if requests is None:
             requests = self._results[key] = simulate_load(shape, model)
         return serving_metric(point.metric, shape, requests, model.efficiency.request_s)
+
+
+def _is_long(shape: LoadShape) -> bool:
+    """Whether two rounds of the load would take minutes to simulate; the steady state then has to do."""
+    clients = shape.num_clients or 0
+    return clients * shape.prompt_len > LONG_PROMPTS or shape.output_len > LONG_OUTPUT or clients > MAX_NUM_SEQS
 
 
 def simulate_load(shape: LoadShape, model: RooflineModel) -> list[SimulatedRequest]:

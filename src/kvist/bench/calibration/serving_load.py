@@ -7,8 +7,8 @@ from kvist.workload.random_stream import RandomStream
 from kvist.workload.trace_record import TextPart, TraceRecord
 
 SEED = 20_260
-OPEN_REQUESTS, LEAST_OPEN_S = 240, 40.0  # of an open load: so many, or as many as come in so long
-MAX_PROMPT_TOKENS, MAX_STEPS = 500_000, 12_000  # of a closed load: beyond these, fewer rounds stand for all
+OPEN_REQUESTS, LEAST_OPEN_S = 160, 25.0  # of an open load: so many, or as many as come in so long
+MAX_PROMPT_TOKENS, MAX_STEPS = 250_000, 6_000  # of a closed load: beyond these, fewer rounds stand for all
 
 
 def serving_records(shape: LoadShape) -> list[TraceRecord]:
