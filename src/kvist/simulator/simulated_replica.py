@@ -39,7 +39,11 @@ class ReplicaListener(Protocol):
         """Call `replica.wake(time_ns, version)` at that time."""
         ...
 
-    def on_events(self, replica: SimulatedReplica, batch: EventBatch, now_ns: int) -> None: ...
+    def on_events(
+        self, replica: SimulatedReplica, batch: EventBatch, now_ns: int, *, plan: StepPlan | None = None
+    ) -> None:
+        """What happened in a turn; plan: of the step that ended in it."""
+        ...
 
     def on_refused(self, replica: SimulatedReplica, request_id: RequestId, error: KvistError) -> None: ...
 
@@ -96,7 +100,7 @@ class SimulatedReplica:
         self.group = group
         self._listener = listener
         self._has_bulk_steps = has_bulk_steps and spec.num_stages == 1
-        num_blocks = max(group.kv_cache_tokens // block_size, 2)
+        num_blocks = max(spec.kv_cache_tokens // block_size, 2)
         self._cache = KVCache(num_blocks=num_blocks, block_size=block_size, record_events=True)
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -188,7 +192,7 @@ class SimulatedReplica:
         else:
             step = self._steps.popleft()
             batch = self._core.finish(step.open_step, now_ns / NS_PER_S, (step.ends_ns - step.start_ns) / NS_PER_S)
-            self._listener.on_events(self, batch, now_ns)
+            self._listener.on_events(self, batch, now_ns, plan=step.open_step.plan)
             self._publish_kv_events()
         return True
 

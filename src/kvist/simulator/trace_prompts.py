@@ -42,7 +42,7 @@ class TracePrompts:
 
     def prompt(self, record: TraceRecord) -> bytes:
         """The record's prompt, packed; answers of earlier requests at their asked-for length."""
-        parts = []
+        parts: list[bytes] = []
         for part in record.prompt:
             if isinstance(part, TextPart):
                 number = self._numbers.setdefault(part.text_id, len(self._numbers))
