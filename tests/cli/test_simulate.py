@@ -60,6 +60,12 @@ def test_a_shipped_trace_runs_on_a_catalogued_model_and_device(tmp_path: Path) -
     assert document["completed"] == 20
 
 
+def test_the_page_shows_the_example_file() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    example = (docs / "examples" / "disaggregated.toml").read_text(encoding="utf-8")
+    assert f"```toml\n{example}```" in (docs / "simulator.md").read_text(encoding="utf-8")
+
+
 def test_a_trace_shows_each_replica_as_an_engine(cluster_file: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     words = ["--config", str(cluster_file), "--workload", "chat", "--num-prompts", "20", "--capacity", "50"]
