@@ -8,6 +8,7 @@ serve`, in virtual time; the same input gives the same result on every machine.
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, print the result and write what was asked for."""
     check_output_files(arguments)
+    gc.disable()  # nothing here makes cycles, and a long trace leaves millions of objects to look through
     if arguments.report is not None:
         require_plots()  # before the work, not after it
     config, step_times = cluster_and_step_times(arguments)

@@ -14,8 +14,8 @@ from kvist.simulator.simulation_result import SimulationResult
 
 _ROWS = (
     ("completed", "completed requests", "{:,}"),
-    ("rejected", "rejected", "{:,}"),
-    ("failed", "failed", "{:,}"),
+    ("failed", "refused or failed", "{:,}"),
+    ("rejected", "of these rejected by the router", "{:,}"),
     ("duration", "virtual time, s", "{:,.1f}"),
     ("request_throughput", "requests/s", "{:,.3f}"),
     ("output_throughput", "output tokens/s", "{:,.1f}"),

@@ -1,0 +1,57 @@
+"""How fast clusters are simulated: Mooncake's conversation trace on 16 replicas, disaggregated, KV-centric; on one core.
+
+CPU time of the first quarter, the first half and all of its 12,031 requests, once each.
+
+Run: python -m benchmarks.simulator_speed
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from benchmarks.mooncake_cluster import STEP_TIME, mooncake_cluster
+from benchmarks.result_file import cpu_time_s, write_result
+from kvist.simulator.cluster_simulation import simulate
+from kvist.simulator.simulation_result import SimulationResult
+from kvist.workload.recorded_load import read_shipped_trace
+
+
+def main() -> None:
+    gc.disable()  # as kvist simulate does
+    records = read_shipped_trace("mooncake_conversation")
+    config = mooncake_cluster(8, 8, "kv_centric")
+    results: dict[str, object] = {}
+    for label, count in (("1x", len(records) // 4), ("2x", len(records) // 2), ("4x", len(records))):
+        done: list[SimulationResult] = []
+        seconds = cpu_time_s(lambda count=count, done=done: done.append(simulate(config, records[:count], STEP_TIME)))  # type: ignore[misc]
+        result = done[0]
+        num_steps = sum(replica.num_steps for replica in result.replicas)
+        num_tokens = sum(len(request.token_times_ns) for request in result.requests)
+        results[label] = {
+            "requests": count,
+            "output_tokens": num_tokens,
+            "steps": num_steps,
+            "planned_steps": sum(replica.num_planned_steps for replica in result.replicas),
+            "cpu_s": seconds,
+            "steps_per_s": num_steps / seconds,
+            "output_tokens_per_s": num_tokens / seconds,
+            "virtual_s_per_s": result.end_ns / 1e9 / seconds,
+            "event_digest": result.digest(),
+        }
+        sys.stderr.write(f"{label}: {seconds:.1f} s\n")
+    path = write_result(
+        "simulator_speed",
+        results,
+        seed=None,
+        num_warm_up=0,
+        limits=(
+            "the interpreter: about a third is planning and applying the steps that are not taken in bulk, a quarter making "
+            "and hashing prompts, a sixth predicting step times, a tenth routing"
+        ),
+    )
+    sys.stdout.write(path.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
