@@ -1,7 +1,7 @@
-"""Mooncake's comparison of scheduling strategies (FAST'25) in simulation: mean TTFT on its conversation trace, 5 + 5 hosts.
+"""Mooncake's comparison of scheduling strategies (FAST'25), simulated: TTFT on its conversation trace, 5 + 5 hosts.
 
-The paper's means are 19.65 s (random), 5.27 (load balancing), 3.58 (local cache-aware) and 3.07 (global cache-aware), on hosts and a load
-that it does not state in full: what must come out here is the order and the shape.
+The paper's means are 19.65 s (random), 5.27 (load balancing), 3.58 (local cache-aware) and 3.07 (global cache-aware),
+on hosts and a load that it does not state in full: what must come out here is the order and the shape.
 
 Run: python -m benchmarks.cluster_routing [ROUTER ...]
 """
