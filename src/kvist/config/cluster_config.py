@@ -9,6 +9,7 @@ from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 
 ROUTERS = ("random", "round_robin", "least_loaded", "power_of_two", "cache_aware", "session_affinity", "kv_centric")
 REJECTIONS = ("none", "at_decode", "early", "predicted")
+KV_BYTES_PER_TOKEN = 131_072  # of Llama-3.1-8B in 16 bits, where nothing else is said
 LINK_SHARINGS = ("fair", "fifo")
 
 

@@ -16,7 +16,7 @@ from kvist.cluster.global_scheduler import GlobalScheduler
 from kvist.cluster.predictions import Predictor
 from kvist.cluster.replica_handle import ReplicaSpec
 from kvist.cluster.tier_index import TierIndex, TierSizes
-from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
+from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError, KvistError
 from kvist.core.request import RequestId
 from kvist.core.request_events import EventBatch
@@ -88,9 +88,9 @@ class ClusterSimulation:
     ) -> None:
         self._observer = observer
         self._config = config
-        kv_bytes_per_token = config.cache.kv_bytes_per_token
-        if kv_bytes_per_token is None or any(group.kv_cache_tokens is None for group in config.groups):
-            raise ConfigError("a cluster needs kv_bytes_per_token, and kv_cache_tokens of each group of replicas")
+        kv_bytes_per_token = config.cache.kv_bytes_per_token or KV_BYTES_PER_TOKEN
+        if any(group.kv_cache_tokens is None for group in config.groups):
+            raise ConfigError("each group of replicas needs its kv_cache_tokens")
         self._records = records
         self._has_bulk_steps = has_bulk_steps
         self._heap: list[tuple[int, int, int, Any]] = []  # Any: what its kind says

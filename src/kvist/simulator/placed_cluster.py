@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
+from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.calibration import Calibration, calibrated_model
 from kvist.costmodel.device_catalogue import find_device
 from kvist.costmodel.engine_generation import CURRENT
-from kvist.costmodel.interpolated_step_time import InterpolatedStepTime
 from kvist.costmodel.memory import device_memory
 from kvist.costmodel.model_catalogue import find_model_spec
 from kvist.costmodel.number_format import find_format
 from kvist.costmodel.roofline import Placement
 from kvist.costmodel.step_time_model import StepTimeModel
-
-KV_BYTES_PER_TOKEN = 131_072  # of Llama-3.1-8B in 16 bits, where no model is named
 
 FindModel = Callable[[str], ModelSpec]
 
@@ -59,7 +56,7 @@ def place_cluster(
             model = calibrated_model(
                 placement, generation=generation, calibration=calibration, model_name=group.model or ""
             )
-            models[group.name] = InterpolatedStepTime(model)
+            models[group.name] = model
             placement = model.placement
         bytes_per_token.add(kv_bytes_per_token(placement))
         if group.kv_cache_tokens is None:
