@@ -4,7 +4,8 @@ Virtual: every load, at its rate of the capacity that chunked_prefill with 512 t
 unloaded TTFT and 3 times the unloaded TPOT. The scheduler has to learn the machine. Two machines: a small model on two
 cores, where every token costs; a GPU, where up to some hundred tokens cost next to nothing.
 
-Real: one load, each variant in turn, as `kvist bench policies` does. A call adds a repeat to those stored of its load.
+Real: one load, each variant in turn, as `kvist bench policies` does. The first call measures the machine, each further
+one adds a repeat to those stored of its load.
 
 Run: python -m benchmarks.slo_budget
      python -m benchmarks.slo_budget --real changing --scale 0.1
@@ -23,6 +24,7 @@ from benchmarks.result_file import RESULTS, write_result
 from kvist.bench.loaded_model import load_model
 from kvist.bench.policy_comparison import compare_policies, measure_capacity, served_requests, shortened
 from kvist.bench.policy_engines import RealPolicyEngine, Variant, VirtualPolicyEngine
+from kvist.bench.unloaded_latency import UnloadedLatency
 from kvist.config.engine_config import EngineConfig
 from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
@@ -107,30 +109,34 @@ def compared(runs: dict[str, Result]) -> Result:
 
 
 def real(name: str, scale: float) -> Result:
-    """One repeat of each variant, added to what is stored of the same load and scale."""
+    """The first call measures capacity and unloaded latency, each further one adds a repeat of each variant."""
     model_config = ModelConfig(max_model_len=MAX_TOKENS)
     scheduler = SchedulerConfig(max_num_batched_tokens=max(REAL_CHUNKS), max_num_seqs=64)
     path = resolve_model(model_config.model, revision=None, progress=lambda *_: None)
     model = load_model(EngineConfig(model=model_config, scheduler=scheduler), path, num_blocks=NUM_BLOCKS)
     engine = RealPolicyEngine(model, scheduler, num_blocks=NUM_BLOCKS)
     load = shortened(frozen_loads().load(name), scale)
-    targets_of = engine.unloaded(max_tokens=2048).targets_of(service_level())
-    stored = stored_results().get("real", {}).get(f"{name}, {scale:g} of it", {})
-    capacity = stored.get("capacity_per_s") or measure_capacity(engine, load.records(capacity_per_s=1.0), 512)
+    stored = stored_results().get("real", {}).get(f"{name}, {scale:g} of it")
+    if stored is None:
+        unloaded = engine.unloaded(max_tokens=2048)
+        capacity = measure_capacity(engine, load.records(capacity_per_s=1.0), 512)
+        return {"capacity_per_s": capacity, "ttft": unloaded.ttft, "tpot": unloaded.tpot, "repeats": []}
     variants = [*(Variant("chunked_prefill", size) for size in REAL_CHUNKS), Variant("slo_budget", max(REAL_CHUNKS))]
+    unloaded = UnloadedLatency(*([(x, y) for x, y in stored[curve]] for curve in ("ttft", "tpot")))
     comparison = compare_policies(
         engine,
         variants,
-        load.records(capacity_per_s=capacity),
-        capacity_per_s=capacity,
-        targets_of=targets_of,
+        load.records(capacity_per_s=stored["capacity_per_s"]),
+        capacity_per_s=stored["capacity_per_s"],
+        targets_of=unloaded.targets_of(service_level()),
         num_repeats=1,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     model.close()
-    rows = stored.get("repeats", [])
-    rows.append({runs.variant.label: runs.results[0] for runs in comparison.runs})
-    return {"capacity_per_s": capacity, "equal_outputs": comparison.equal_outputs, "repeats": rows}
+    stored["repeats"].append({runs.variant.label: runs.results[0] for runs in comparison.runs})
+    stored["equal_outputs"] = stored.get("equal_outputs", True) and comparison.equal_outputs
+    done: Result = stored
+    return done
 
 
 def stored_results() -> Result:

@@ -15,14 +15,14 @@ from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
 from kvist.workload.load_file import frozen_loads
-from kvist.workload.recorded_load import read_recorded_load
+from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
 from kvist.workload.trace_files import MOONCAKE_BLOCK_TOKENS
 from kvist.workload.trace_record import TraceRecord
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load options")
-    names = ", ".join(frozen_loads().loads)
+    names = ", ".join([*frozen_loads().loads, *SHIPPED_TRACES])
     group.add_argument("--workload", required=True, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
@@ -60,12 +60,14 @@ def simulated_load(
         if capacity is None:
             capacity = _capacity(load.records(capacity_per_s=1.0, seed=arguments.seed), config, step_times)
         records = load.records(capacity_per_s=capacity, seed=arguments.seed)
+    elif arguments.workload in SHIPPED_TRACES:
+        records = read_shipped_trace(arguments.workload)
     elif Path(arguments.workload).exists():
         records = read_recorded_load(Path(arguments.workload), block_tokens=arguments.trace_block_tokens)
     else:
         raise ConfigError(
             f"--workload {arguments.workload}: there is no such trace file and no such load; loads are "
-            f"{', '.join(loads.loads)}"
+            f"{', '.join([*loads.loads, *SHIPPED_TRACES])}"
         )
     records = records[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:

@@ -26,6 +26,7 @@ class PrefillChoice:
     block_size: int
     balancing_threshold: float
     now: float
+    _owner: tuple[int | None] | None = None  # looked for once, when first asked for
 
     def local(self, replica: ReplicaState) -> PrefillEstimate:
         """With what the replica holds, in its pool or in tiers of its own: loaded or computed again, as is sooner."""
@@ -51,6 +52,13 @@ class PrefillChoice:
 
     def _best_owner(self) -> int | None:
         """The live replica that holds most of the prompt; of equal ones the one with the shortest queue."""
+        if self._owner is None:
+            self._owner = (self._find_owner(),)
+        return self._owner[0]
+
+    def _find_owner(self) -> int | None:
+        if not any(self.num_held_blocks):
+            return None
         holders = [replica for replica in self.state.replicas if replica.is_live]
         best = max(
             holders,

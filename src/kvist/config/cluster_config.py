@@ -9,6 +9,7 @@ from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 
 ROUTERS = ("random", "round_robin", "least_loaded", "power_of_two", "cache_aware", "session_affinity", "kv_centric")
 REJECTIONS = ("none", "at_decode", "early", "predicted")
+KV_BYTES_PER_TOKEN = 131_072  # of Llama-3.1-8B in 16 bits, where nothing else is said
 LINK_SHARINGS = ("fair", "fifo")
 
 
@@ -20,7 +21,15 @@ class ReplicaGroupConfig:
     count: int = option(1, help="replicas in the group", low=1)
     prefill_weight: float = option(1.0, help="share of the prompts that a replica gets; 0: it never prefills", low=0.0)
     decode_weight: float = option(1.0, help="share of the outputs that a replica gets; 0: it never decodes", low=0.0)
-    kv_cache_tokens: int = option(100_000, help="tokens that a replica's KV pool holds", low=32, unit="tokens")
+    model: str | None = option(None, help="what it serves, for step times by prediction, such as llama-3.1-70b")
+    device: str | None = option(None, help="what it runs on, for step times by prediction, such as H100-80GB-SXM")
+    dtype: str = option("bf16", help="number format of the weights, for step times by prediction")
+    kv_cache_tokens: int | None = option(
+        None,
+        help="tokens that a replica's KV pool holds; default: what its devices have room for",
+        low=32,
+        unit="tokens",
+    )
     host_cache_tokens: int = option(0, help="tokens of evicted KV that its host memory keeps", low=0, unit="tokens")
     disk_cache_tokens: int = option(0, help="tokens of evicted KV that its disk keeps", low=0, unit="tokens")
     tensor_parallel_size: int = option(1, help="devices that share each operation", low=1)
@@ -93,7 +102,9 @@ class ClusterCacheConfig:
     """KV that all replicas agree on, and the store beside them."""
 
     block_size: int = option(16, help="tokens per KV block; a multiple of 16", low=16)
-    kv_bytes_per_token: int = option(131_072, help="K and V of one token in all layers", low=1, unit="bytes")
+    kv_bytes_per_token: int | None = option(
+        None, help="K and V of one token in all layers; default: as the model says, or 131072", low=1, unit="bytes"
+    )
     shared_pool_tokens: int = option(
         0, help="tokens of KV in a store beside the replicas, over the hosts' network", low=0, unit="tokens"
     )

@@ -9,6 +9,7 @@ weights), and a level beside the coefficients follows what all of the last steps
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 
 from kvist.costmodel.non_negative_least_squares import solve_non_negative
@@ -19,11 +20,11 @@ PRIOR_S = {"step": 0.02, "first rows": 0.002, "token": 0.001, "decode key": 4e-6
 FEW_ROWS = 16  # up to so many tokens a step reads its weights for each other; beyond, it mostly multiplies
 PRIOR_WEIGHT = 0.1  # of the start, in steps in which a count made up all of the time
 MEMORY_STEPS = 200.0
-LEVEL_MEMORY_STEPS = 6.0
+LEVEL_STEPS = 5
+SOLVE_EVERY = 8
 MARGIN_QUANTILE = 0.9
 MARGIN_MEMORY_STEPS = 40.0
 OUTLIER = 0.5  # relative error from which on a step counts less
-MAX_LEVEL_MOVE = 0.7  # of one step, in logarithms
 
 
 class OnlineStepTimeModel:
@@ -38,7 +39,8 @@ class OnlineStepTimeModel:
         self._gram = [[0.0] * count for _ in range(count)]
         self._moment = [0.0] * count
         self._is_solved = True
-        self._log_level = 0.0
+        self._level = 1.0
+        self._latest: deque[tuple[Sequence[float], float]] = deque(maxlen=LEVEL_STEPS)
         self._margin = 0.5  # relative
         self.num_observed = 0
         for num_tokens, seconds in timed_steps:
@@ -48,7 +50,7 @@ class OnlineStepTimeModel:
         """Seconds that a step of this work takes at the machine's present speed."""
         if not self._is_solved:
             self._solve()
-        return math.exp(self._log_level) * self._shape_s(self._parts_s(work))
+        return self._level * self._shape_s(self._parts_s(work))
 
     def margin_s(self, work: StepWork) -> float:
         """What nine steps in ten take at most beyond the prediction."""
@@ -59,11 +61,15 @@ class OnlineStepTimeModel:
         if not 0.0 < seconds < math.inf or work.num_tokens == 0:
             return
         parts_s = self._parts_s(work)
-        ratio = seconds / self._shape_s(parts_s)
-        self._note_margin(ratio * math.exp(-self._log_level) - 1.0)
-        self._note_level(math.log(ratio))
-        self._note_shape(parts_s, seconds * math.exp(-self._log_level))
+        error = seconds / (self._level * self._shape_s(parts_s)) - 1.0
+        self._note_margin(error)
+        self._latest.append((parts_s, seconds))
+        self._level = self._latest_level()
+        self._note_shape(parts_s, seconds / self._level)
         self.num_observed += 1
+        self._is_solved = False
+        if self.num_observed % SOLVE_EVERY == 0:  # also where nobody asks: errors are judged by what was solved last
+            self._solve()
 
     def _parts_s(self, work: StepWork) -> tuple[float, ...]:
         """The work's counts, in seconds of the prior."""
@@ -80,10 +86,10 @@ class OnlineStepTimeModel:
     def _shape_s(self, parts_s: Sequence[float]) -> float:
         return sum(map(float.__mul__, self._shares, parts_s)) or 1e-9
 
-    def _note_level(self, log_ratio: float) -> None:
-        memory = min(LEVEL_MEMORY_STEPS, self.num_observed + 1.0)
-        move = log_ratio - self._log_level
-        self._log_level += max(-MAX_LEVEL_MOVE, min(MAX_LEVEL_MOVE, move)) / memory
+    def _latest_level(self) -> float:
+        """The median of the last steps: one that was held up moves nothing, several in a row are the new level."""
+        ratios = sorted([seconds / self._shape_s(parts_s) for parts_s, seconds in self._latest])
+        return ratios[len(ratios) // 2] if ratios else 1.0
 
     def _note_margin(self, relative_error: float) -> None:
         """Move the margin by the gradient of the quantile's loss, in steps that shrink with it."""
@@ -101,7 +107,6 @@ class OnlineStepTimeModel:
             weighted = weight * row[index]
             self._gram[index] = [fade * old + weighted * value for old, value in zip(gram, row, strict=True)]
             self._moment[index] = fade * self._moment[index] + weighted
-        self._is_solved = False
 
     def _solve(self) -> None:
         """Fit the shares. What was not seen yet follows the rest in proportion to the prior."""
@@ -109,3 +114,4 @@ class OnlineStepTimeModel:
         common = (PRIOR_WEIGHT + sum(self._moment)) / (PRIOR_WEIGHT + sum(map(sum, self._gram)))
         gram = [[*row[:i], row[i] + PRIOR_WEIGHT, *row[i + 1 :]] for i, row in enumerate(self._gram)]
         self._shares = solve_non_negative(gram, [moment + PRIOR_WEIGHT * common for moment in self._moment])
+        self._level = self._latest_level()

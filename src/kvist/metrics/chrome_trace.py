@@ -27,7 +27,7 @@ from kvist.core.request_events import (
 from kvist.metrics.step_record import StepRecord
 from kvist.metrics.trace_track import RequestTrack, microseconds, nanoseconds
 
-STEPS_PID, REQUESTS_PID = 1, 2
+PIDS_PER_ENGINE = 2  # steps, requests
 STEPS_TID, OPERATIONS_TID, REFUSALS_TID = 1, 2, 3
 
 _STEP_COUNTS = (
@@ -41,10 +41,21 @@ class ChromeTraceWriter:
 
     What has been written is a JSON array without its closing bracket, which both viewers read; `end` closes it.
     about: facts shown with the trace (model, version, ...).
+    engine, number: its name and number where several engines write into one trace; number 0 begins the array.
     """
 
-    def __init__(self, write: Callable[[str], object], *, about: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        *,
+        about: Mapping[str, str] | None = None,
+        engine: str = "kvist engine",
+        number: int = 0,
+    ) -> None:
         self._write = write
+        self._engine, self._number = engine, number
+        self._steps_pid = 1 + PIDS_PER_ENGINE * number
+        self._requests_pid = self._steps_pid + 1
         self._about = dict(about or {})
         self._tracks: dict[RequestId, RequestTrack] = {}
         self._free_numbers: list[int] = []
@@ -84,7 +95,8 @@ class ChromeTraceWriter:
         """Mark a request that the engine did not take."""
         args = json.dumps({"request_id": request_id, "reason": reason})
         ts = microseconds(nanoseconds(time_s))
-        self._write(f',\n{{"name":"refused","ph":"i","s":"t","pid":1,"tid":{REFUSALS_TID},"ts":{ts},"args":{args}}}')
+        place = f'"pid":{self._steps_pid},"tid":{REFUSALS_TID}'
+        self._write(f',\n{{"name":"refused","ph":"i","s":"t",{place},"ts":{ts},"args":{args}}}')
 
     # --- requests ---
 
@@ -116,8 +128,8 @@ class ChromeTraceWriter:
         else:
             self._num_tracks += 1
             number = self._num_tracks
-            lines.append(_name("thread_name", REQUESTS_PID, number, f"request {number}"))
-        track = RequestTrack(number, json.dumps(str(request_id)), time_ns)
+            lines.append(_name("thread_name", self._requests_pid, number, f"request {number}"))
+        track = RequestTrack(self._requests_pid, number, json.dumps(str(request_id)), time_ns)
         self._tracks[request_id] = track
         track.open(time_ns, lines)
         return track
@@ -130,7 +142,8 @@ class ChromeTraceWriter:
         end_ns = max(end_ns, start_ns)
         counts = "".join(f',"{name}":{value}' for name in _STEP_COUNTS if (value := getattr(step, name)))
         lines.append(
-            f',\n{{"name":"{step.kind}","cat":"step","ph":"X","pid":1,"tid":1,"ts":{microseconds(start_ns)},'
+            f',\n{{"name":"{step.kind}","cat":"step","ph":"X","pid":{self._steps_pid},"tid":1,'
+            f'"ts":{microseconds(start_ns)},'
             f'"dur":{microseconds(end_ns - start_ns)},"args":{{"step_id":{step.step_id}{counts}}}}}'
         )
         self._add_operations(step, start_ns, end_ns, lines)
@@ -145,8 +158,9 @@ class ChromeTraceWriter:
     def _add_operations(self, step: StepRecord, start_ns: int, end_ns: int, lines: list[str]) -> None:
         """Order and durations are measured; that the first begins with the step, and no time passes between, is not."""
         # Hundreds of lines: what is the same in each is made once, and only floats are formatted.
+        place = f'"pid":{self._steps_pid},"tid":{OPERATIONS_TID}'
         heads = {
-            name: f',\n{{"name":{json.dumps(name)},"cat":"operation","ph":"X","pid":1,"tid":{OPERATIONS_TID},"ts":'
+            name: f',\n{{"name":{json.dumps(name)},"cat":"operation","ph":"X",{place},"ts":'
             for name in {operation.name for operation in step.operations}
         }
         time_ns = start_ns
@@ -173,19 +187,22 @@ class ChromeTraceWriter:
             return
         self._counters[name] = values
         args = ",".join(f'"{key}":{value}' for key, value in zip(series, values, strict=True))
-        lines.append(f',\n{{"name":"{name}","ph":"C","pid":1,"ts":{microseconds(time_ns)},"args":{{{args}}}}}')
+        place = f'"pid":{self._steps_pid},"ts":{microseconds(time_ns)}'
+        lines.append(f',\n{{"name":"{name}","ph":"C",{place},"args":{{{args}}}}}')
 
     # --- the array ---
 
     def _begin(self, time_ns: int) -> None:
-        lines = ["[" + _name("process_name", STEPS_PID, 0, "kvist engine").removeprefix(",")]
-        lines.append(_name("process_name", REQUESTS_PID, 0, "requests"))
+        first = _name("process_name", self._steps_pid, 0, self._engine)
+        lines = [first if self._number else "[" + first.removeprefix(",")]
+        requests = f"requests of {self._engine}" if self._number else "requests"
+        lines.append(_name("process_name", self._requests_pid, 0, requests))
         about = ", ".join(f"{name} {value}" for name, value in self._about.items())
         if about:
-            lines.append(_name("process_labels", STEPS_PID, 0, about, key="labels"))
+            lines.append(_name("process_labels", self._steps_pid, 0, about, key="labels"))
         names = {STEPS_TID: "steps", OPERATIONS_TID: "operations (of some steps)", REFUSALS_TID: "refusals"}
-        lines += (_name("thread_name", STEPS_PID, tid, name) for tid, name in names.items())
-        lines += (_name("thread_name", REQUESTS_PID, n, f"request {n}") for n in range(1, self._num_tracks + 1))
+        lines += (_name("thread_name", self._steps_pid, tid, name) for tid, name in names.items())
+        lines += (_name("thread_name", self._requests_pid, n, f"request {n}") for n in range(1, self._num_tracks + 1))
         for track in self._tracks.values():
             track.open(time_ns, lines)
         self._write("".join(lines))

@@ -16,15 +16,16 @@ def microseconds(time_ns: int) -> str:
 
 
 class RequestTrack:
-    """State of the track `number`; each method appends the lines of its events.
+    """State of the track `number` of process `pid`; each method appends the lines of its events.
 
     Times are clamped so that they never go back on the track, however they were rounded. quoted_id: as JSON.
     """
 
-    __slots__ = ("_is_waiting", "_last_ns", "_waits_since_ns", "is_decoding", "num_decoded_tokens", "number",
+    __slots__ = ("_is_waiting", "_last_ns", "_pid", "_waits_since_ns", "is_decoding", "num_decoded_tokens", "number",
                  "quoted_id")  # fmt: skip
 
-    def __init__(self, number: int, quoted_id: str, time_ns: int) -> None:
+    def __init__(self, pid: int, number: int, quoted_id: str, time_ns: int) -> None:
+        self._pid = pid
         self.number = number
         self.quoted_id = quoted_id
         self.is_decoding = False
@@ -110,6 +111,5 @@ class RequestTrack:
 
     def _line(self, phase: str, quoted_name: str, time_ns: int, rest: str = "") -> str:
         rest = rest and "," + rest
-        return (
-            f',\n{{"name":{quoted_name},"ph":"{phase}","pid":2,"tid":{self.number},"ts":{microseconds(time_ns)}{rest}}}'
-        )
+        place = f'"pid":{self._pid},"tid":{self.number}'
+        return f',\n{{"name":{quoted_name},"ph":"{phase}",{place},"ts":{microseconds(time_ns)}{rest}}}'

@@ -152,7 +152,7 @@ class SlackQueue(WaitingQueue):
         slowdown = self._pace.slowdown
         late: Iterator[TrackedRequest]
         yield from [request for _, request in self._preempted]
-        late = (request for request in self if not request.num_preemptions and not is_in_time(request, now, slowdown))
+        late = (request for request in self if not request.num_preemptions and not _is_in_time(request, now, slowdown))
         if self._by_start and self._num_removed % OVERDUE_SHARE == 0:
             oldest = next(late, None)
             if oldest is not None and now >= oldest.targets.overdue_at_s:
@@ -162,9 +162,14 @@ class SlackQueue(WaitingQueue):
         # Whoever should have begun before now is late at any pace.
         for index in range(bisect_left(self._by_start, (now,)), len(self._by_start)):
             request = self._by_start[index][2]
-            if is_in_time(request, now, slowdown):
+            if _is_in_time(request, now, slowdown):
                 yield request
         yield from late
+
+
+def _is_in_time(request: TrackedRequest, now: float, slowdown: float) -> bool:
+    """With nothing from the cache: a look into it for everyone who waits would cost more than it gains."""
+    return is_in_time(request, request.num_tokens, now, slowdown)
 
 
 def make_queue(queue_order: str, *, ageing_s: float, pace: PrefillPace) -> WaitingQueue:

@@ -55,15 +55,17 @@ class PrefillPace:
         self._done_s += (done_s - self._done_s) / PACE_MEMORY_STEPS
 
 
-def is_in_time(request: Request, now: float, slowdown: float) -> bool:
-    """Whether the first token can still come in time, at the pace at which prompts are computed now."""
+def is_in_time(request: Request, num_left: int, now: float, slowdown: float) -> bool:
+    """Whether the first token can still come in time, at the pace at which prompts are computed now.
+
+    num_left: tokens of its prompt that are to be computed.
+    """
     targets = request.targets
-    num_done = request.num_computed_tokens + request.num_in_flight_tokens
-    left_s = targets.prefill_s * (1.0 - num_done / request.num_prompt_tokens)
+    left_s = targets.prefill_s * num_left / request.num_prompt_tokens
     return now + slowdown * left_s <= targets.first_token_by_s
 
 
-def urgency(request: Request, now: float, slowdown: float) -> Urgency:
+def urgency(request: Request, num_left: int, now: float, slowdown: float) -> Urgency:
     """First whoever was preempted; then by TTFT slack; last those whose target is lost.
 
     A lost target is not worth making others miss theirs: those who lost it come in order of arrival. One that was begun
@@ -73,7 +75,7 @@ def urgency(request: Request, now: float, slowdown: float) -> Urgency:
     is_overdue = request.state is RequestState.RUNNING and now >= targets.overdue_at_s
     if request.num_preemptions > 0 or is_overdue:
         return (0, targets.overdue_at_s)
-    return (1, targets.start_by_s) if is_in_time(request, now, slowdown) else (2, targets.overdue_at_s)
+    return (1, targets.start_by_s) if is_in_time(request, num_left, now, slowdown) else (2, targets.overdue_at_s)
 
 
 def lead_s(request: Request, now: float) -> float:

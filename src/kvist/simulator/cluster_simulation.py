@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 from kvist.cluster.cluster_state import ReplicaState
 from kvist.cluster.global_scheduler import GlobalScheduler
 from kvist.cluster.predictions import Predictor
 from kvist.cluster.replica_handle import ReplicaSpec
 from kvist.cluster.tier_index import TierIndex, TierSizes
-from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
+from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError, KvistError
 from kvist.core.request import RequestId
 from kvist.core.request_events import EventBatch
@@ -48,24 +48,49 @@ class Kind(IntEnum):
     ARRIVAL = 5
 
 
+class SimulationObserver(Protocol):
+    """Sees every turn of every replica's engine, in order of time."""
+
+    def note_turn(self, replica_id: int, plan: StepPlan | None, batch: EventBatch) -> None:
+        """plan: of the step that ended in the turn, if one did."""
+        ...
+
+
 def simulate(
-    config: ClusterConfig, records: Sequence[TraceRecord], step_time: StepTimeModels, *, has_bulk_steps: bool = True
+    config: ClusterConfig,
+    records: Sequence[TraceRecord],
+    step_time: StepTimeModels,
+    *,
+    has_bulk_steps: bool = True,
+    observer: SimulationObserver | None = None,
 ) -> SimulationResult:
     """Run the load through the cluster until everything has ended.
 
     step_time: of all replicas, or by the name of their group. has_bulk_steps False plans every single step: slower, for
-    tests that the result is the same. Raises ConfigError for a cluster that makes no sense.
+    tests that the result is the same, and wherever an observer looks on. Raises ConfigError for a cluster that makes no
+    sense.
     """
-    return ClusterSimulation(config, records, step_time, has_bulk_steps=has_bulk_steps).run()
+    has_bulk_steps = has_bulk_steps and observer is None
+    return ClusterSimulation(config, records, step_time, has_bulk_steps=has_bulk_steps, observer=observer).run()
 
 
 class ClusterSimulation:
     """One run. Listens to its replicas."""
 
     def __init__(
-        self, config: ClusterConfig, records: Sequence[TraceRecord], step_time: StepTimeModels, *, has_bulk_steps: bool
+        self,
+        config: ClusterConfig,
+        records: Sequence[TraceRecord],
+        step_time: StepTimeModels,
+        *,
+        has_bulk_steps: bool,
+        observer: SimulationObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._config = config
+        kv_bytes_per_token = config.cache.kv_bytes_per_token or KV_BYTES_PER_TOKEN
+        if any(group.kv_cache_tokens is None for group in config.groups):
+            raise ConfigError("each group of replicas needs its kv_cache_tokens")
         self._records = records
         self._has_bulk_steps = has_bulk_steps
         self._heap: list[tuple[int, int, int, Any]] = []  # Any: what its kind says
@@ -80,7 +105,7 @@ class ClusterSimulation:
             ReplicaCounts(replica_id=number, group=group.name, num_devices=group.num_devices)
             for number, group in enumerate(self._groups)
         ]
-        self._router = _router(config, self._specs, self._groups)
+        self._router = _router(config, kv_bytes_per_token, self._specs, self._groups)
         self._topology = topology
         self._links: Links[Arrival] = Links(
             topology.bytes_per_s,
@@ -92,7 +117,7 @@ class ClusterSimulation:
             topology,
             self._links,
             self._replicas,
-            kv_bytes_per_token=config.cache.kv_bytes_per_token,
+            kv_bytes_per_token=kv_bytes_per_token,
             streams_kv=config.links.streams_kv,
         )
         self._journeys = Journeys(self._router, self._replicas, self._transfers)
@@ -208,7 +233,11 @@ class ClusterSimulation:
     def on_wake_at(self, replica: SimulatedReplica, time_ns: int, version: int) -> None:
         self._push(time_ns, Kind.STEP_DONE, (replica, version))
 
-    def on_events(self, replica: SimulatedReplica, batch: EventBatch, now_ns: int) -> None:
+    def on_events(
+        self, replica: SimulatedReplica, batch: EventBatch, now_ns: int, *, plan: StepPlan | None = None
+    ) -> None:
+        if self._observer is not None:
+            self._observer.note_turn(replica.replica_id, plan, batch)
         if batch.events:
             self._journeys.note_events(replica, batch, now_ns)
 
@@ -314,7 +343,7 @@ def _specs(config: ClusterConfig, topology: Topology, step_time: StepTimeModels)
                 ReplicaSpec(
                     replica_id=len(specs),
                     node=topology.nodes[len(specs)],
-                    kv_cache_tokens=group.kv_cache_tokens,
+                    kv_cache_tokens=group.kv_cache_tokens or 0,
                     max_num_batched_tokens=group.max_num_batched_tokens,
                     max_num_seqs=group.max_num_seqs,
                     num_stages=group.pipeline_parallel_size,
@@ -325,7 +354,10 @@ def _specs(config: ClusterConfig, topology: Topology, step_time: StepTimeModels)
 
 
 def _router(
-    config: ClusterConfig, specs: Sequence[ReplicaSpec], groups: Sequence[ReplicaGroupConfig]
+    config: ClusterConfig,
+    kv_bytes_per_token: int,
+    specs: Sequence[ReplicaSpec],
+    groups: Sequence[ReplicaGroupConfig],
 ) -> GlobalScheduler:
     block_size = config.cache.block_size
     return GlobalScheduler(
@@ -343,6 +375,6 @@ def _router(
             ],
             shared_blocks=config.cache.shared_pool_tokens // block_size,
         ),
-        Predictor(config.links, config.cache.kv_bytes_per_token),
+        Predictor(config.links, kv_bytes_per_token),
         block_size,
     )

@@ -23,7 +23,7 @@ class _Flow(Generic[T]):
     remaining_bytes: float
     not_before_ns: int
     payload: T
-    bytes_per_ns: float = 0.0
+    bytes_per_s: float = 0.0
     since_ns: int = 0
     ends_ns: int = 0
 
@@ -32,7 +32,7 @@ class Links(Generic[T]):
     """Links 0 .. n - 1 by their bandwidths in bytes per second. `payload` tells the caller whose transfer ended."""
 
     def __init__(self, bytes_per_s: Sequence[float], *, latency_ns: int, is_fifo: bool) -> None:
-        self._bytes_per_ns = [rate / NS_PER_S for rate in bytes_per_s]
+        self._bytes_per_s = list(bytes_per_s)
         self._latency_ns = latency_ns
         self._is_fifo = is_fifo
         self._free_ns = [0] * len(bytes_per_s)
@@ -48,7 +48,7 @@ class Links(Generic[T]):
             self.num_bytes[link] += num_bytes
         if self._is_fifo or not path:
             start_ns = max([now_ns, *(self._free_ns[link] for link in path)])
-            rate = min((self._bytes_per_ns[link] for link in path), default=float("inf"))
+            rate = min((self._bytes_per_s[link] for link in path), default=float("inf"))
             ends_ns = start_ns + _duration_ns(num_bytes, rate)
             for link in path:
                 self._free_ns[link] = ends_ns
@@ -90,11 +90,11 @@ class Links(Generic[T]):
         """Renew the rates of all transfers that share a link with `path`."""
         for link in path:
             for flow in self._on_link[link]:
-                flow.remaining_bytes -= flow.bytes_per_ns * (now_ns - flow.since_ns)
+                flow.remaining_bytes -= flow.bytes_per_s * (now_ns - flow.since_ns) / NS_PER_S
                 flow.since_ns = now_ns
-                flow.bytes_per_ns = min(self._bytes_per_ns[link] / len(self._on_link[link]) for link in flow.path)
-                flow.ends_ns = now_ns + _duration_ns(max(flow.remaining_bytes, 0.0), flow.bytes_per_ns)
+                flow.bytes_per_s = min(self._bytes_per_s[link] / len(self._on_link[link]) for link in flow.path)
+                flow.ends_ns = now_ns + _duration_ns(max(flow.remaining_bytes, 0.0), flow.bytes_per_s)
 
 
-def _duration_ns(num_bytes: float, bytes_per_ns: float) -> int:
-    return -int(-num_bytes // bytes_per_ns)
+def _duration_ns(num_bytes: float, bytes_per_s: float) -> int:
+    return -int(-num_bytes * NS_PER_S // bytes_per_s)

@@ -29,7 +29,7 @@ from kvist.scheduler.scheduler import Scheduler
 from kvist.simulator.links import NS_PER_S
 from kvist.simulator.timed_executor import TimedExecutor, TimedStep, duration_ns
 
-MAX_STEPS_AT_ONCE = 64  # of a run: what is computed in vain when it is cut short
+STEPS_AT_ONCE = 16  # by which a run goes on: what is computed in vain when it is cut short
 
 
 class ReplicaListener(Protocol):
@@ -39,7 +39,11 @@ class ReplicaListener(Protocol):
         """Call `replica.wake(time_ns, version)` at that time."""
         ...
 
-    def on_events(self, replica: SimulatedReplica, batch: EventBatch, now_ns: int) -> None: ...
+    def on_events(
+        self, replica: SimulatedReplica, batch: EventBatch, now_ns: int, *, plan: StepPlan | None = None
+    ) -> None:
+        """What happened in a turn; plan: of the step that ended in it."""
+        ...
 
     def on_refused(self, replica: SimulatedReplica, request_id: RequestId, error: KvistError) -> None: ...
 
@@ -60,12 +64,16 @@ class ReplicaListener(Protocol):
 
 @dataclass(slots=True)
 class DecodeRun:
-    """Steps that only repeat: who decodes, when the first one begins, when each ends, and keys read by the first."""
+    """Steps that only repeat: who decodes, when the first one begins and when each ends.
+
+    num_keys: keys read by the next step. num_left: steps by which it may go on.
+    """
 
     request_ids: list[RequestId]
     start_ns: int
     ends_ns: list[int]
     num_keys: int
+    num_left: int
 
 
 @dataclass(slots=True)
@@ -92,7 +100,7 @@ class SimulatedReplica:
         self.group = group
         self._listener = listener
         self._has_bulk_steps = has_bulk_steps and spec.num_stages == 1
-        num_blocks = max(group.kv_cache_tokens // block_size, 2)
+        num_blocks = max(spec.kv_cache_tokens // block_size, 2)
         self._cache = KVCache(num_blocks=num_blocks, block_size=block_size, record_events=True)
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -166,6 +174,7 @@ class SimulatedReplica:
         run = self._run
         if run is None:
             return
+        run.num_left = 0
         index = bisect_left(run.ends_ns, now_ns)
         if index < len(run.ends_ns) - 1:
             del run.ends_ns[index + 1 :]
@@ -176,11 +185,14 @@ class SimulatedReplica:
         if not self.is_live or (version != self._version and self.spec.num_stages == 1):
             return False
         if self._run is not None:
+            if self._run.num_left:
+                self._extend_run(self._run, now_ns)
+                return False
             self._end_run(self._run)
         else:
             step = self._steps.popleft()
             batch = self._core.finish(step.open_step, now_ns / NS_PER_S, (step.ends_ns - step.start_ns) / NS_PER_S)
-            self._listener.on_events(self, batch, now_ns)
+            self._listener.on_events(self, batch, now_ns, plan=step.open_step.plan)
             self._publish_kv_events()
         return True
 
@@ -225,22 +237,27 @@ class SimulatedReplica:
 
     def _begin_run(self, now_ns: int) -> bool:
         """Take the next steps at once if they only repeat the last one."""
-        num_steps = min(self.scheduler.num_repeatable_steps(), MAX_STEPS_AT_ONCE)
+        num_steps = self.scheduler.num_repeatable_steps()
         if num_steps < 2:
             return False
         repeated = self.scheduler.repeated_decodes
-        request_ids, num_keys = repeated.request_ids, repeated.num_keys
-        num_rows = len(request_ids)
-        step_time, end_ns, ends_ns = self.spec.step_time, now_ns, []
-        for keys in range(num_keys, num_keys + num_steps * num_rows, num_rows):
+        self._run = DecodeRun(repeated.request_ids, now_ns, [], repeated.num_keys, num_steps)
+        self._extend_run(self._run, now_ns)
+        return True
+
+    def _extend_run(self, run: DecodeRun, now_ns: int) -> None:
+        num_steps = min(run.num_left, STEPS_AT_ONCE)
+        num_rows = len(run.request_ids)
+        step_time, end_ns = self.spec.step_time, now_ns
+        for num_keys in range(run.num_keys, run.num_keys + num_steps * num_rows, num_rows):
             work = StepWork(
-                num_tokens=num_rows, num_sequences=num_rows, num_sampled=num_rows, decode_context_tokens=keys
+                num_tokens=num_rows, num_sequences=num_rows, num_sampled=num_rows, decode_context_tokens=num_keys
             )
             end_ns += duration_ns(step_time, work)
-            ends_ns.append(end_ns)
-        self._run = DecodeRun(request_ids, now_ns, ends_ns, num_keys)
+            run.ends_ns.append(end_ns)
+        run.num_keys += num_steps * num_rows
+        run.num_left -= num_steps
         self._wake_at(end_ns)
-        return True
 
     def _end_run(self, run: DecodeRun) -> None:
         self._run = None

@@ -1,9 +1,10 @@
-"""Reads a recorded load in whichever of the known formats it is."""
+"""Recorded loads: those that ship with kvist, and files in whichever of the known formats they are."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,20 @@ from kvist.workload.trace_files import (
 )
 from kvist.workload.trace_record import TraceRecord
 
+# Name -> file beside this one, and tokens per block id. Where they come from: see NOTICE.
+SHIPPED_TRACES = {
+    "mooncake_conversation": ("mooncake_conversation.jsonl.gz", MOONCAKE_BLOCK_TOKENS),
+    "sharegpt_multi_turn": ("sharegpt_multi_turn.jsonl.gz", 16),
+}
+
 FORMATS = "Mooncake's JSONL, kvist's own JSONL, the CSVs of Azure and BurstGPT, and CSVs of lengths"
+
+
+def read_shipped_trace(name: str) -> list[TraceRecord]:
+    """The requests of one of SHIPPED_TRACES."""
+    file, block_tokens = SHIPPED_TRACES[name]
+    with as_file(files("kvist.workload").joinpath("traces", file)) as path:
+        return read_mooncake(path, block_tokens=block_tokens)
 
 
 def read_recorded_load(path: Path, *, block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> list[TraceRecord]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.scheduler.policy import Candidate, Cut, Grants, PolicyView
-from kvist.scheduler.slack import is_in_time, urgency
+from kvist.scheduler.slack import Urgency, is_in_time, urgency
 from kvist.scheduler.stream_limits import StreamRoom, step_limit, work_of_streams
 
 # What a step of streams alone may take of the tightest target when one more starts: the rest is for prompts.
@@ -52,23 +52,25 @@ def slo_budget(view: PolicyView, token_budget: int) -> Grants:
 
 def _by_urgency(view: PolicyView) -> Iterator[Candidate]:
     """Prompts with the tokens they have left: those that run and, drawn one by one, those that wait and may start."""
-    now, slowdown = view.now, view.prefill_slowdown
+
+    def place(candidate: Candidate) -> Urgency:
+        return urgency(candidate.request, candidate.num_new_tokens, view.now, view.prefill_slowdown)
+
     room = StreamRoom(view.step_times, view.decoding, view.prefilling)
     begun = [Candidate(request, request.num_tokens_to_schedule) for request in view.prefilling]
-    begun.sort(key=lambda candidate: urgency(candidate.request, now, slowdown), reverse=True)
+    begun.sort(key=place, reverse=True)
     waiting = iter(view.waiting)
     first = next(waiting, None)
     while begun or first is not None:
-        if first is not None:
-            comes_first = urgency(first.request, now, slowdown)
-            if not begun or comes_first < urgency(begun[-1].request, now, slowdown):
-                share = STREAM_SHARE if is_in_time(first.request, now, slowdown) else LATE_SHARE
-                if room.take(first.request, share):
-                    yield first
-                    first = next(waiting, None)
-                else:
-                    first = None  # nobody overtakes it
-                continue
+        if first is not None and (not begun or place(first) < place(begun[-1])):
+            is_good = is_in_time(first.request, first.num_new_tokens, view.now, view.prefill_slowdown)
+            share = STREAM_SHARE if is_good else LATE_SHARE
+            if room.take(first.request, share):
+                yield first
+                first = next(waiting, None)
+            else:
+                first = None  # nobody overtakes it
+            continue
         yield begun.pop()
 
 
