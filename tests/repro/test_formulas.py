@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
@@ -12,9 +11,7 @@ from kvist.bench.perplexity import perplexity
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.core.request_events import StepSummary
-from kvist.costmodel.step_work import StepWork
 from kvist.kvcache.kv_cache import KVCache
-from kvist.repro.best_rates import BestRates, utilization
 from kvist.repro.fastgen import ServiceLevel, slowest_gap_s
 from kvist.repro.kv_usage import KVUsage
 from kvist.repro.measured_engine import at_once, spread, spread_of_ratio, total_tokens
@@ -133,17 +130,6 @@ def test_spread_is_the_range_over_the_median() -> None:
     assert spread([1.0]) is None
     assert spread([1.0, 2.0, 4.0]) == 1.5
     assert spread_of_ratio([2.0, 3.0], [1.0, 1.0]) == pytest.approx(1 / 2.5)
-
-
-def test_utilization_is_needed_work_at_best_rates_over_time() -> None:
-    rates = BestRates(token_s=0.01, pair_s=0.001, decode_key_s=0.002, sampled_row_s=0.1)
-    works = [
-        StepWork(num_tokens=12, prefill_pairs=20, num_sampled=1),  # 2 of the 12 are padding
-        StepWork(num_tokens=2, decode_context_tokens=50, num_sampled=2),
-    ]
-    steps = [msgspec.structs.replace(step(1.0, 1), num_padding_tokens=2), step(1.0, 2)]
-    needed_s = (10 * 0.01 + 20 * 0.001 + 0.1) + (2 * 0.01 + 50 * 0.002 + 0.2)
-    assert utilization(rates, steps, works, 4.0) == pytest.approx(needed_s / 4.0)
 
 
 def test_a_service_level_asks_for_a_prompt_speed_and_for_every_smoothed_gap() -> None:

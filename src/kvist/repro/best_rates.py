@@ -1,43 +1,16 @@
-"""Utilization: what a run's work would take if every kernel always ran at its own best measured rate, over its time.
-
-A GPU's utilization counts busy cycles, also those that do nothing useful; here only needed work counts, so padding and
-small steps show as what they cost.
-"""
+"""Measures the kernels' best rates, for the utilization of a run (metrics.utilization)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from kvist.bench.load_run import LoadRun
 from kvist.bench.step_timer import StepTimer
-from kvist.core.request_events import StepSummary
-from kvist.costmodel.step_work import StepWork
+from kvist.metrics.utilization import BestRates, utilization
+
+__all__ = ["BestRates", "measure_best_rates", "utilization_of"]
 
 LARGE_STEPS = (256, 512, 1024)  # where a token is cheapest
 LONG_CONTEXT = 2048
 NUM_DECODES = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestRates:
-    """Seconds, each at the kernels' best: products and all else per token, attention per query-key pair of a prompt,
-    attention per key of a decode, and the head per sampled row.
-    """
-
-    token_s: float
-    pair_s: float
-    decode_key_s: float
-    sampled_row_s: float
-
-    def needed_s(self, work: StepWork, num_padding_tokens: int) -> float:
-        """What the step's needed work takes at these rates."""
-        return (
-            self.token_s * (work.num_tokens - num_padding_tokens)
-            + self.pair_s * work.prefill_pairs
-            + self.decode_key_s * work.decode_context_tokens
-            + self.sampled_row_s * work.num_sampled
-        )
 
 
 def measure_best_rates(timer: StepTimer, *, max_num_tokens: int) -> BestRates:
@@ -66,11 +39,6 @@ def measure_best_rates(timer: StepTimer, *, max_num_tokens: int) -> BestRates:
     )
 
 
-def utilization(rates: BestRates, steps: Sequence[StepSummary], works: Sequence[StepWork], elapsed_s: float) -> float:
-    """Sum of the needed work at best rates, divided by the time of the run."""
-    needed_s = sum(rates.needed_s(work, step.num_padding_tokens) for work, step in zip(works, steps, strict=True))
-    return needed_s / elapsed_s
-
-
 def utilization_of(rates: BestRates, run: LoadRun) -> float:
-    return utilization(rates, run.steps, run.works, run.elapsed_s)
+    paddings = (step.num_padding_tokens for step in run.steps)
+    return utilization(rates, zip(run.works, paddings, strict=True), run.elapsed_s)

@@ -58,7 +58,7 @@ def run(setting: ReproSetting) -> ReproResult:
         repeats=setting.repeats,
         rows=rows,
         plots=[BarPlot(title="Throughput", unit="output tokens/s", groups=list(QUICK), values=bars)],
-        notes=[NOTE],
+        notes=[NOTE, *engine.busy_notes()],
     )
 
 

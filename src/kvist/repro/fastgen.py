@@ -88,7 +88,7 @@ def run(setting: ReproSetting) -> ReproResult:
         repeats=1,
         rows=[*rows, *_latency_rows(runs, rates)],
         plots=[_plot(runs, levels[2], rates)],
-        notes=[NOTE],
+        notes=[NOTE, *engine.busy_notes()],
     )
 
 

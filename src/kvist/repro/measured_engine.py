@@ -12,6 +12,7 @@ from kvist.bench.loaded_model import LoadedModel, load_model
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig
+from kvist.execution.threads import granted_cores
 from kvist.kvcache.kv_cache import KVCache
 from kvist.repro.setting import ReproSetting
 from kvist.runtime.real_clock import RealClock
@@ -41,6 +42,8 @@ class MeasuredEngine:
         self._setting = setting
         self._clock = RealClock()
         self._serials = count()
+        self._cpu_s = 0.0
+        self._elapsed_s = 0.0
         config = EngineConfig(
             model=setting.model,
             cache=cache or setting.cache,
@@ -99,8 +102,24 @@ class MeasuredEngine:
         )
         run = runner.run(records)
         self.model.forget(runner.request_ids)
+        if all(record.arrival_s == 0.0 for record in records):  # else it waits for requests
+            self._cpu_s += run.cpu_s
+            self._elapsed_s += run.elapsed_s
         return run
 
+    def busy_notes(self) -> list[str]:
+        """A note for the reader if other work took much of the machine from these runs."""
+        num_threads = self._setting.executor.num_threads or granted_cores()
+        share = self._cpu_s / (self._elapsed_s * num_threads) if self._elapsed_s else 1.0
+        return [BUSY.format(share=share, num_threads=num_threads)] if share < LEAST_SHARE else []
+
+
+LEAST_SHARE = 0.75  # of its threads' time: less, and other work or waiting took the rest
+BUSY = (
+    "These runs used {share:.0%} of the time of their {num_threads} threads: other work had the machine, or steps were "
+    "too short for all threads. If it was other work, times and their ratios are rough; shares, counts and equal "
+    "outputs are not touched."
+)
 
 _WARM_UP = TraceRecord(index=0, arrival_s=0.0, prompt=(TextPart("warm-up", 0, 64),), num_output_tokens=4)
 

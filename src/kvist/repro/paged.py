@@ -81,7 +81,7 @@ def run(setting: ReproSetting) -> ReproResult:
         repeats=setting.repeats,
         rows=rows,
         plots=[BarPlot(title="Requests running at once", unit="requests", groups=list(names), values=bars)],
-        notes=[NOTE],
+        notes=[NOTE, *engine.busy_notes()],
     )
 
 

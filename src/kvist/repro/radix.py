@@ -77,7 +77,7 @@ def run(setting: ReproSetting) -> ReproResult:
         repeats=setting.repeats,
         rows=rows,
         plots=_plots(runs),
-        notes=[NOTE_ON_MAXIMUM, NOTE_ON_BRIEF],
+        notes=[NOTE_ON_MAXIMUM, NOTE_ON_BRIEF, *engine.busy_notes()],
     )
 
 

@@ -102,7 +102,7 @@ def run(setting: ReproSetting) -> ReproResult:
                 },
             ),
         ],
-        notes=[NOTE_ON_UTILIZATION, NOTE_ON_BRIEF],
+        notes=[NOTE_ON_UTILIZATION, NOTE_ON_BRIEF, *engine.busy_notes()],
     )
 
 

@@ -96,7 +96,7 @@ def run(setting: ReproSetting) -> ReproResult:
                 values={kind: [_median_speed(each[kind]) for each in runs.values()] for kind in ENGINES},
             )
         ],
-        notes=[NOTE],
+        notes=[NOTE, *engine.busy_notes()],
     )
 
 

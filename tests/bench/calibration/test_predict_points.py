@@ -162,3 +162,11 @@ def test_a_model_that_does_not_fit_is_no_number_but_a_reason() -> None:
     (answer,) = predict_points(points(OPEN.replace("Mixtral-8x7B", "Llama-3.1-405B")))
     assert answer.predicted is None
     assert "no room for keys and values" in answer.why
+
+
+def test_requests_all_at_once_take_as_long_as_the_longest_answer() -> None:
+    row = (
+        "throughput,Llama-3.1-8B,H100-80GB-SXM,1,bf16,200,0,0,,,,,,,,offline_req_s_sharegpt200,19.5,,vLLM (late 2024),,"
+    )
+    (answer,) = predict_points(points(row))
+    assert answer.predicted == pytest.approx(19.5, rel=0.15)

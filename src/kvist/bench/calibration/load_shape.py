@@ -11,7 +11,7 @@ DEFAULT_STEP_TOKENS = 8192  # the token budget of engines since 2025, where a ro
 RANDOM_LENGTH_SHARE = 0.9  # InferenceMAX draws lengths evenly from 0.8 to 1 of the nominal ones
 LENGTH_SPREAD = 0.1 / RANDOM_LENGTH_SHARE  # elsewhere models stop early now and then: clients fall out of step
 CHAT_PROMPT, CHAT_OUTPUT = 215, 215  # means of the 200 conversations of ShareGPT that vLLM's own suite takes
-CHAT_SPREAD = 0.9
+CHAT_LONGEST = 1000  # of its prompts and of its answers: the longest answer ends last
 NUM_ROUNDS = 10  # requests per client there
 BENCHMARK_ID = re.compile(r"\bid=20\d\d_")
 
@@ -21,7 +21,7 @@ class LoadShape:
     """Lengths in tokens. Either num_clients (closed loop) or rate_per_s (open).
 
     uncached_len: tokens of a prompt that no earlier request has left in the cache. length_spread: lengths are drawn
-    evenly from so large a share about their means.
+    evenly from so large a share about their means; with `longest`, exponentially up to it instead.
     """
 
     prompt_len: int
@@ -33,6 +33,7 @@ class LoadShape:
     num_rounds: int = NUM_ROUNDS
     num_prefixes: int = 1
     length_spread: float = LENGTH_SPREAD
+    longest: int | None = None
 
 
 def load_shape(point: Point) -> LoadShape | None:
@@ -63,7 +64,7 @@ def load_shape(point: Point) -> LoadShape | None:
 
 
 def _all_at_once(num_requests: int) -> LoadShape:
-    """Requests of a chat, all at the start; lengths spread widely."""
+    """Requests of a chat, all at the start; few are long."""
     return LoadShape(
         prompt_len=CHAT_PROMPT,
         uncached_len=CHAT_PROMPT,
@@ -72,5 +73,5 @@ def _all_at_once(num_requests: int) -> LoadShape:
         num_clients=num_requests,
         rate_per_s=None,
         num_rounds=1,
-        length_spread=CHAT_SPREAD,
+        longest=CHAT_LONGEST,
     )

@@ -58,7 +58,8 @@ def closed_rounds(shape: LoadShape) -> int:
 
 
 def _drawn(mean: int, shape: LoadShape, stream: RandomStream) -> int:
-    """Evenly from within the spread about the mean."""
+    if shape.longest is not None:
+        return max(1, min(shape.longest, round(stream.exponential(mean))))
     return max(1, round(mean * (1.0 + shape.length_spread * (2.0 * stream.uniform() - 1.0))))
 
 
