@@ -1,7 +1,7 @@
 """How much the load client takes and how exact its clock is, against a server whose chunks say when they were written.
 
-Timing: 200 streams of 25 tokens a second each. A chunk's error is when the client stamped it - when the server wrote it;
-both read one clock, so that it holds the way through the kernel and the wait for a core too. Capacity: 2,000 streams at
+Timing: 200 streams of 25 tokens a second each. A chunk's error is when the client stamped it - when the server wrote
+it. Both read one clock, so it holds the way through the kernel and the wait for a core too. Capacity: 2,000 streams at
 once, the client bound to one core, the server to another.
 
 Where other work runs on the machine: nice -n -15 python -m benchmarks.load_client (the result says so).
