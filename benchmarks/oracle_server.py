@@ -70,17 +70,19 @@ class Oracle:
         self._due: list[tuple[float, int, _Stream]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
 
     def write_at(self, time_s: float, stream: _Stream) -> None:
         """Let the stream write its next chunk then. One timer for all: thousands of them would be slow."""
         heapq.heappush(self._due, (time_s, next(self._order), stream))
-        if self._timer is None or time_s < self._timer.when():
+        if self._timer is None or time_s < self._timer_s:
             self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._write_due)
+        self._timer_s = self._due[0][0]
+        self._timer = asyncio.get_running_loop().call_at(self._timer_s, self._write_due)
 
     def _write_due(self) -> None:
         now_s = asyncio.get_running_loop().time()
