@@ -61,7 +61,7 @@ class AttentionOperation : public Operation {
     int group() const { return shape_.num_q_heads / shape_.num_kv_heads; }
     // What attended of a KV head's queries goes on as, where a linear follows.
     void quantize(const Step& step, int kv_head, const TokenRange& tokens) const {
-        if (!rows_.quantized.q) return;
+        if (!rows_.quantized.k) return;
         const int first_row = step.rows[tokens.row].first_row, width = group() * shape_.head_dim;
         kernels_.quantize_groups(rows_.out, rows_.quantized, kv_head * width / kGroup, (kv_head + 1) * width / kGroup,
                                  first_row + tokens.begin, first_row + tokens.end);

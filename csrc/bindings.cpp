@@ -1,6 +1,5 @@
 // The only file that knows Python: plans are built and replayed through it, weights are packed.
 #include "baselines.h"
-#include "ceilings.h"
 #include "mixture.h"
 #include "operations.h"
 #include "pack.h"
@@ -63,15 +62,17 @@ Weight make_weight(Bytes data, int format, int n, int k, Floats bias) {
 }
 
 const Ceilings& ceilings_named(const std::string& isa) {
-    const Ceilings* ceilings = find_ceilings(isa.c_str());
-    if (!ceilings) throw std::invalid_argument("this processor has no " + isa);
-    return *ceilings;
+    const Kernels* kernels = find_kernels(isa.c_str());
+    if (!kernels) throw std::invalid_argument("this processor has no " + isa);
+    return kernels->ceilings();
 }
 
-// Runs `items` pieces of `iterations` rounds each on the pool's threads; returns the multiplications and additions done.
-double run_products(const std::string& isa, ThreadPool& pool, bool int8, int64_t iterations, int items) {
+// Runs `items` pieces of `iterations` rounds each on the pool's threads; returns the multiplications and additions done, 0 where
+// no kernel multiplies numbers of this type.
+double run_products(const std::string& isa, ThreadPool& pool, const std::string& dtype, int64_t iterations, int items) {
     const Ceilings& c = ceilings_named(isa);
-    const auto products = int8 ? c.int8_products : c.float_products;
+    const auto products = dtype == "int8" ? c.int8_products : dtype == "bfloat16" ? c.bfloat_products : c.float_products;
+    if (!products) return 0;
     nb::gil_scoped_release unlock;
     std::vector<double> done(items);
     pool.open();
@@ -153,6 +154,7 @@ class PythonPlan {
     }
 
     std::string isa() const { return plan_.kernels.name; }
+    std::string activation_dtype() const { return plan_.kernels.has_bfloat_activations ? "bfloat16" : "int8"; }
     int num_threads() const { return plan_.num_threads(); }
     std::size_t num_operations() const { return plan_.operations().size(); }
     int buffer(int width) { return plan_.add_buffer(width); }
@@ -215,7 +217,7 @@ class PythonPlan {
             block_bytes, k_offset, v_offset, static_cast<KVType>(kv_type), block_size, num_q_heads, num_kv_heads, head_dim,
             window,      scale,    softcap,  rope_tables_.at(rope_table),  is_integer};
         const AttentionRows rows = {plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column), plan_.buffer(qkv, v_column),
-                                    plan_.buffer(out), quantized < 0 ? QuantBuffer{} : plan_.quantized(quantized)};
+                                    plan_.buffer(out), quantized < 0 ? Activations{} : plan_.quantized(quantized)};
         append_attention(plan_, shape, rows);
     }
     // x: a quantized buffer where gate and up are quantized, else a buffer of float rows.
@@ -360,7 +362,7 @@ NB_MODULE(_native, m) {
         const auto names = kernel_names();
         return std::vector<std::string>(names.begin(), names.end());
     });
-    m.def("run_products", &run_products, "isa"_a, "pool"_a, "int8"_a, "iterations"_a, "items"_a);
+    m.def("run_products", &run_products, "isa"_a, "pool"_a, "dtype"_a, "iterations"_a, "items"_a);
     m.def("read_once", &read_once, "isa"_a, "pool"_a, "data"_a);
     m.def("naive_attention", &naive_attention, "isa"_a, "pool"_a, "q"_a, "k"_a, "v"_a, "transposed"_a, "scores"_a, "out"_a,
           "num_q_heads"_a, "num_kv_heads"_a, "head_dim"_a, "scale"_a, nb::kw_only(), "prepared"_a);
@@ -392,6 +394,7 @@ NB_MODULE(_native, m) {
         .def(nb::init<const std::string&, std::shared_ptr<ThreadPool>, int, int>(), "isa"_a, "pool"_a, "max_tokens"_a,
              "max_rows"_a)
         .def_prop_ro("isa", &PythonPlan::isa)
+        .def_prop_ro("activation_dtype", &PythonPlan::activation_dtype)
         .def_prop_ro("workspace_bytes", &PythonPlan::workspace_bytes)
         .def_prop_ro("num_operations", &PythonPlan::num_operations)
         .def("buffer", &PythonPlan::buffer)

@@ -2,6 +2,7 @@
 // of its loop and no two chains of sums are found to be the same.
 #include "ceilings.h"
 
+#include "matrix_unit.h"
 #include "simd.h"
 
 namespace kvist::KVIST_ISA {
@@ -15,32 +16,37 @@ inline void make_opaque(T& x) {
 #if defined(__AMX_INT8__)
 
 // Four accumulators from two tiles of rows and two of weights: what a blocked product keeps in the eight tile registers.
-double int8_products(int64_t iterations) {
-    struct alignas(64) {
-        uint8_t palette = 1, start_row = 0, reserved[14] = {};
-        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};  // eight tiles of 16 rows of 64 bytes
-    } config;
-    alignas(64) int8_t ones[16][64];
+template <class Multiply>
+void multiply_tiles(int64_t iterations, Multiply multiply) {
+    alignas(64) int8_t ones[kTileRows][kTileBytes];
     std::memset(ones, 1, sizeof ones);
-    make_opaque(config), make_opaque(ones);  // the tile instructions do not say what memory they read
-    _tile_loadconfig(&config);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(4, ones, 64);
-    _tile_loadd(5, ones, 64);
-    _tile_loadd(6, ones, 64);
-    _tile_loadd(7, ones, 64);
-    for (int64_t i = 0; i < iterations; i++) {
+    make_opaque(ones);
+    const MatrixUnit unit({{16, 16, 16, 16, 16, 16, 16, 16}, {64, 64, 64, 64, 64, 64, 64, 64}});
+    tile_load<4>(ones, kTileBytes);
+    tile_load<5>(ones, kTileBytes);
+    tile_load<6>(ones, kTileBytes);
+    tile_load<7>(ones, kTileBytes);
+    for (int64_t i = 0; i < iterations; i++) multiply();
+}
+
+double int8_products(int64_t iterations) {
+    multiply_tiles(iterations, [] {
         _tile_dpbsud(0, 4, 6);
         _tile_dpbsud(1, 4, 7);
         _tile_dpbsud(2, 5, 6);
         _tile_dpbsud(3, 5, 7);
-    }
-    _tile_release();
+    });
     return 4.0 * 2 * 16 * 16 * 64 * iterations;
+}
+
+double bfloat_products(int64_t iterations) {
+    multiply_tiles(iterations, [] {
+        tile_dot_bfloat<0, 4, 6>();
+        tile_dot_bfloat<1, 4, 7>();
+        tile_dot_bfloat<2, 5, 6>();
+        tile_dot_bfloat<3, 5, 7>();
+    });
+    return 4.0 * 2 * 16 * 16 * 32 * iterations;
 }
 
 #elif defined(__AVX512VNNI__)
@@ -118,7 +124,11 @@ float read(const float* data, int64_t count) {
 }  // namespace
 
 const Ceilings& ceilings() {
-    static const Ceilings table = {int8_products, float_products, read};
+#if defined(__AMX_INT8__)
+    static const Ceilings table = {int8_products, bfloat_products, float_products, read};
+#else
+    static const Ceilings table = {int8_products, nullptr, float_products, read};
+#endif
     return table;
 }
 

@@ -9,12 +9,10 @@ namespace kvist {
 struct Ceilings {
     // Each runs `iterations` rounds and returns the multiplications and additions done.
     double (*int8_products)(int64_t iterations);
+    double (*bfloat_products)(int64_t iterations);  // null where no kernel multiplies bfloat16
     double (*float_products)(int64_t iterations);
     // Reads `count` floats, a multiple of 64, once.
     float (*read)(const float* data, int64_t count);
 };
-
-// Those of an instruction set by the name of its kernels; null where `find_kernels` gives null.
-const Ceilings* find_ceilings(const char* name);
 
 }  // namespace kvist

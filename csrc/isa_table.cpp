@@ -5,14 +5,14 @@ namespace kvist {
 namespace KVIST_ISA {
 void linear(const LinearArgs&, int, int, int, int);
 void linear_dense(const PackedMatrix&, RowBuffer, RowBuffer, bool, int, int, int);
-void quantize(RowBuffer, QuantBuffer, int, int);
+void quantize(RowBuffer, Activations, int, int);
 void rms_norm(RowBuffer, const float*, float, int, int, RowBuffer, int, int);
-void rms_norm_quantize(RowBuffer, const float*, float, QuantBuffer, int, int);
+void rms_norm_quantize(RowBuffer, const float*, float, Activations, int, int);
 void gated(RowBuffer, RowBuffer, Activation, int, RowBuffer, int, int);
-void gated_quantize(RowBuffer, RowBuffer, Activation, QuantBuffer, int, int);
+void gated_quantize(RowBuffer, RowBuffer, Activation, Activations, int, int);
 void rope(RowBuffer, const RopeArgs&, int, int, int);
-void quantize_groups(RowBuffer, QuantBuffer, int, int, int, int);
-void gated_quantize_groups(RowBuffer, RowBuffer, Activation, QuantBuffer, int, int, int, int);
+void quantize_groups(RowBuffer, Activations, int, int, int, int);
+void gated_quantize_groups(RowBuffer, RowBuffer, Activation, Activations, int, int, int, int);
 void write_kv(const KVLayout&, const StepRow&, RowBuffer, RowBuffer, int, int, int, int);
 void attention(const AttentionArgs&, int, TokenRange, const SharedPrefix&);
 void attention_segment(const AttentionArgs&, int, const TokenRange*, int, int, int, const SharedPrefix&, float*);
@@ -25,6 +25,7 @@ BestLogit best_logit(const float*, int);
 double weight_sum(const float*, int, float, const WeightArgs&);
 int32_t draw(const float*, int, float, const WeightArgs&, double);
 void top_logits(const float*, int, int, int32_t*);
+const Ceilings& ceilings();
 }  // namespace KVIST_ISA
 
 #define KVIST_NAME2(x) #x
@@ -34,6 +35,11 @@ namespace KVIST_ISA {
 const Kernels& table() {
     static const Kernels kernels = {
         KVIST_NAME(KVIST_ISA),
+#if defined(KVIST_MATRIX_UNIT)
+        true,
+#else
+        false,
+#endif
         linear,
         linear_dense,
         quantize,
@@ -56,6 +62,7 @@ const Kernels& table() {
         weight_sum,
         draw,
         top_logits,
+        ceilings,
     };
     return kernels;
 }

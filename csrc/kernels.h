@@ -2,6 +2,7 @@
 // that the plan runtime can hand them out in small pieces; no item depends on another of the same call.
 #pragma once
 
+#include "ceilings.h"
 #include "linear.h"
 #include "packed.h"
 
@@ -15,14 +16,6 @@ enum class Activation : int32_t { silu, gelu_tanh };
 struct RowBuffer {  // float rows
     float* data;
     int64_t stride;
-};
-
-struct QuantBuffer {  // where quantized activations go; read back as QuantizedRows
-    int8_t* q;
-    float* scale;
-    float* scaled_sum;
-    int32_t* sum16;
-    int64_t k;
 };
 
 // One request's part of a step. Token i of it (0 <= i < num_tokens) stands at position start + i and in batch row
@@ -104,20 +97,21 @@ constexpr int kQueriesPerItem = 192;  // query vectors that share one pass over 
 
 struct Kernels {
     const char* name;
+    bool has_bfloat_activations;  // the form of activations that all these kernels write and read
     LinearKernel linear;
     // Dense weights [n, k] in f32, f16 or bf16; x are float rows.
     void (*linear_dense)(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows);
-    void (*quantize)(RowBuffer x, QuantBuffer q, int row_begin, int row_end);
+    void (*quantize)(RowBuffer x, Activations q, int row_begin, int row_end);
     // y = x / rms(x) * w, per row of `width` or per head of `width` within rows; y may be x
     void (*rms_norm)(RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y, int row_begin, int row_end);
-    void (*rms_norm_quantize)(RowBuffer x, const float* w, float eps, QuantBuffer q, int row_begin, int row_end);
+    void (*rms_norm_quantize)(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end);
     // The same for groups [group_begin, group_end) of each row; a group that is not finite is NaN for itself.
-    void (*quantize_groups)(RowBuffer x, QuantBuffer q, int group_begin, int group_end, int row_begin, int row_end);
+    void (*quantize_groups)(RowBuffer x, Activations q, int group_begin, int group_end, int row_begin, int row_end);
     // activation(gate) * up, quantized, for groups [group_begin, group_end); gate and up begin at that group of row_begin.
-    void (*gated_quantize_groups)(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int group_begin, int group_end,
+    void (*gated_quantize_groups)(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int group_begin, int group_end,
                                   int row_begin, int row_end);
     void (*gated)(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end);
-    void (*gated_quantize)(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int row_begin, int row_end);
+    void (*gated_quantize)(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end);
     void (*rope)(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end);
     // Writes KV heads [head_begin, head_end) of tokens [token_begin, token_end).
     void (*write_kv)(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end,
@@ -142,6 +136,7 @@ struct Kernels {
     int32_t (*draw)(const float* logits, int n, float largest, const WeightArgs& a, double u);
     // Ids of the `count` <= n largest, the largest first, of equals the lowest first.
     void (*top_logits)(const float* logits, int n, int count, int32_t* ids);
+    const Ceilings& (*ceilings)();
 };
 
 // Floats of the states of `num_queries` queries: the maximum, sixteen partial sums and the weighted values of each.

@@ -1,4 +1,4 @@
-// y[row, n] (+)= sum_k x[row, k] * w[n, k] (+ bias[n]) for quantized weights and int8 activations.
+// y[row, n] (+)= sum_k x[row, k] * w[n, k] (+ bias[n]) for quantized weights.
 #pragma once
 
 #include "packed.h"
@@ -7,7 +7,7 @@ namespace kvist {
 
 struct LinearArgs {
     PackedMatrix w;
-    QuantizedRows x;
+    Activations x;
     float* y;
     int64_t y_stride;  // floats between rows
     bool accumulate;   // add to what y holds (residual)

@@ -40,7 +40,9 @@ struct TileShapes {
 // Holds the unit while it is in scope; tiles begin as zeros.
 class MatrixUnit {
    public:
-    explicit MatrixUnit(const TileShapes& shapes) {
+    explicit MatrixUnit(const TileShapes& shapes) { reshape(shapes); }
+    // Other shapes; all tiles are zeros again.
+    void reshape(const TileShapes& shapes) {
         struct alignas(64) {
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t row_bytes[16] = {};
@@ -86,7 +88,8 @@ inline thread_local EmulatedTiles emulated_tiles;
 
 class MatrixUnit {
    public:
-    explicit MatrixUnit(const TileShapes& shapes) { emulated_tiles = {shapes, {}}; }
+    explicit MatrixUnit(const TileShapes& shapes) { reshape(shapes); }
+    void reshape(const TileShapes& shapes) { emulated_tiles = {shapes, {}}; }
     ~MatrixUnit() { emulated_tiles.shapes = {}; }
     MatrixUnit(const MatrixUnit&) = delete;
     MatrixUnit& operator=(const MatrixUnit&) = delete;

@@ -13,6 +13,18 @@ namespace {
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+void copy_row(const Activations& from, int64_t row, const Activations& to, int64_t slot) {
+    const int64_t k = from.k, groups = k / kGroup;
+    if (from.bfloat) {
+        std::memcpy(to.bfloat + slot * to.stride, from.bfloat + row * from.stride, k * sizeof(uint16_t));
+        return;
+    }
+    std::memcpy(to.q + slot * k, from.q + row * k, k);
+    std::memcpy(to.scale + slot * groups, from.scale + row * groups, groups * sizeof(float));
+    std::memcpy(to.scaled_sum + slot * groups, from.scaled_sum + row * groups, groups * sizeof(float));
+    std::memcpy(to.sum16 + slot * 2 * groups, from.sum16 + row * 2 * groups, 2 * groups * sizeof(int32_t));
+}
+
 // Which experts each token of the step goes to, and where its rows stand when rows are ordered by expert.
 struct Routing {
     int num_experts, per_token;
@@ -101,10 +113,10 @@ class ExpertLinear : public Operation {
    public:
     static constexpr int kTilesPerItem = 4;
 
-    ExpertLinear(Plan& plan, std::shared_ptr<Routing> routing, const std::vector<PackedMatrix>& experts, QuantBuffer x,
+    ExpertLinear(Plan& plan, std::shared_ptr<Routing> routing, const std::vector<PackedMatrix>& experts, Activations x,
                  RowBuffer rows, RowBuffer y)
         : Operation("expert_linear"), kernels_(plan.kernels), routing_(std::move(routing)), rows_(rows) {
-        for (const auto& w : experts) args_.push_back({w, {x.q, x.scale, x.scaled_sum, x.sum16, x.k}, y.data, y.stride, false});
+        for (const auto& w : experts) args_.push_back({w, x, y.data, y.stride, false});
         pieces_per_expert_ = ceil_div(ceil_div(experts[0].n, kTile), kTilesPerItem);
     }
     int prepare(const Step&) override { return pieces_per_expert_ * routing_->num_experts; }
@@ -145,21 +157,16 @@ void append_mixture(Plan& plan, const MixtureArgs& a) {
     routing->first_slot.resize(routing->num_experts + 1);
     plan.append(std::make_unique<Route>(a.scores, routing, a.normalize));
 
-    const QuantBuffer x = a.x, grouped = a.grouped, hidden = a.hidden;
+    const Activations x = a.x, grouped = a.grouped, hidden = a.hidden;
     const RowBuffer x_rows = a.x_rows, grouped_rows = a.grouped_rows, hidden_rows = a.hidden_rows;
     const bool dense_in = is_dense(a.gate[0].format), dense_down = is_dense(a.down[0].format);
     const std::size_t row_bytes = a.gate[0].k * sizeof(float);
     plan.append(per_slots("expert_gather", routing, [=](const Routing& r, int begin, int end) {
         for (int slot = begin; slot < end; slot++) {
-            const int64_t token = r.token_of[slot], groups = x.k / kGroup;
-            if (dense_in) {
+            const int64_t token = r.token_of[slot];
+            if (dense_in)
                 std::memcpy(grouped_rows.data + slot * grouped_rows.stride, x_rows.data + token * x_rows.stride, row_bytes);
-                continue;
-            }
-            std::memcpy(grouped.q + slot * x.k, x.q + token * x.k, x.k);
-            std::memcpy(grouped.scale + slot * groups, x.scale + token * groups, groups * sizeof(float));
-            std::memcpy(grouped.scaled_sum + slot * groups, x.scaled_sum + token * groups, groups * sizeof(float));
-            std::memcpy(grouped.sum16 + slot * 2 * groups, x.sum16 + token * 2 * groups, 2 * groups * sizeof(int32_t));
+            else copy_row(x, token, grouped, slot);
         }
     }));
     plan.append(std::make_unique<ExpertLinear>(plan, routing, a.gate, grouped, grouped_rows, a.gate_rows));

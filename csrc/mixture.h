@@ -9,7 +9,7 @@ namespace kvist {
 
 struct MixtureArgs {
     // [tokens, hidden]: int8 where gate and up are quantized, float rows where they are dense.
-    QuantBuffer x;
+    Activations x;
     RowBuffer x_rows;
     RowBuffer scores;                          // [tokens, experts]
     std::vector<PackedMatrix> gate, up, down;  // one per expert
@@ -17,10 +17,10 @@ struct MixtureArgs {
     bool normalize;
     Activation kind;
     // Workspace of per_token rows a token:
-    QuantBuffer grouped;  // width hidden; grouped_rows if gate and up are dense
+    Activations grouped;  // width hidden; grouped_rows if gate and up are dense
     RowBuffer grouped_rows;
     RowBuffer gate_rows, up_rows, down_rows;
-    QuantBuffer hidden;  // width of an expert; hidden_rows if down is dense
+    Activations hidden;  // width of an expert; hidden_rows if down is dense
     RowBuffer hidden_rows;
     RowBuffer out;  // [tokens, hidden]
 };

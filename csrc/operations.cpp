@@ -11,8 +11,8 @@ constexpr int kRowsPerItem = 4;  // for operations that take well under a micros
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-LinearArgs linear_args(PackedMatrix w, QuantBuffer x, RowBuffer y, bool accumulate) {
-    return {w, {x.q, x.scale, x.scaled_sum, x.sum16, x.k}, y.data, y.stride, accumulate};
+LinearArgs linear_args(PackedMatrix w, Activations x, RowBuffer y, bool accumulate) {
+    return {w, x, y.data, y.stride, accumulate};
 }
 
 // An operation over rows: Fn(kernels, step, row_begin, row_end).
@@ -35,18 +35,20 @@ std::unique_ptr<Operation> per_rows(std::string name, Plan& plan, Fn fn) {
     return std::make_unique<PerRows<Fn>>(std::move(name), plan, std::move(fn));
 }
 
-constexpr int kRowRun =
-    128;  // rows that share what a kernel prepares for a tile; their activations stay in the second-level cache
-constexpr int kManyRows = 16;  // from here on a tile is expanded once for all rows: several tiles make an item
+constexpr int kRowRun = 128;     // rows that share what a kernel prepares for a tile; they stay in the second-level cache
+constexpr int kMaxRowRun = 256;  // the matrix unit is done sooner with them, so more must pay for widening
+constexpr int kManyRows = 16;    // from here on a tile is expanded once for all rows: several tiles make an item
+
+int row_run(const Kernels& kernels) { return kernels.has_bfloat_activations ? kMaxRowRun : kRowRun; }
 
 // Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.
 class Linear : public Operation {
    public:
-    static constexpr int kTilesPerItem = 2;  // where there are many rows
+    static constexpr int kTilesPerItem = 2;  // where there are many rows; always for the matrix unit, which takes them in pairs
 
     Linear(Plan& plan, const std::vector<LinearPart>& parts, int quantized, int out, bool accumulate)
-        : Operation("linear"), kernels_(plan.kernels) {
-        const QuantBuffer q = plan.quantized(quantized);
+        : Operation("linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)) {
+        const Activations q = plan.quantized(quantized);
         for (const auto& part : parts) {
             const RowBuffer y = plan.buffer(out, part.column);
             parts_.push_back({linear_args(part.w, q, y, accumulate), num_tiles_});
@@ -54,16 +56,16 @@ class Linear : public Operation {
         }
     }
     int prepare(const Step& step) override {
-        tiles_per_item_ = step.num_tokens < kManyRows ? 1 : kTilesPerItem;
-        return ceil_div(num_tiles_, tiles_per_item_) * ceil_div(step.num_tokens, kRowRun);
+        tiles_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kTilesPerItem;
+        return ceil_div(num_tiles_, tiles_per_item_) * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
         const int items_per_run = ceil_div(num_tiles_, tiles_per_item_);
         while (begin < end) {
             const int first_item = begin / items_per_run * items_per_run, stop = std::min(end, first_item + items_per_run);
-            const int row = begin / items_per_run * kRowRun;
+            const int row = begin / items_per_run * row_run_;
             run_tiles((begin - first_item) * tiles_per_item_, std::min((stop - first_item) * tiles_per_item_, num_tiles_), row,
-                      std::min(row + kRowRun, step.num_tokens));
+                      std::min(row + row_run_, step.num_tokens));
             begin = stop;
         }
     }
@@ -82,6 +84,7 @@ class Linear : public Operation {
     }
 
     const Kernels& kernels_;
+    const int row_run_;
     std::vector<Part> parts_;
     int num_tiles_ = 0;
     int tiles_per_item_ = 1;
@@ -95,17 +98,17 @@ class GatedLinear : public Operation {
     static constexpr int kGroupsPerItem = 2;  // where there are many rows
 
     GatedLinear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind, int out)
-        : Operation("gated_linear"), kernels_(plan.kernels), x_(plan.quantized(quantized)), gate_(gate), up_(up), kind_(kind),
-          out_(plan.quantized(out)) {}
+        : Operation("gated_linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)), x_(plan.quantized(quantized)),
+          gate_(gate), up_(up), kind_(kind), out_(plan.quantized(out)) {}
     int prepare(const Step& step) override {
         groups_per_item_ = step.num_tokens < kManyRows ? 1 : kGroupsPerItem;
-        return ceil_div(num_groups(), groups_per_item_) * ceil_div(step.num_tokens, kRowRun);
+        return ceil_div(num_groups(), groups_per_item_) * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
         const int items_per_run = ceil_div(num_groups(), groups_per_item_);
         for (int item = begin; item < end; item++) {
-            const int group = item % items_per_run * groups_per_item_, row = item / items_per_run * kRowRun;
-            run_groups(group, std::min(group + groups_per_item_, num_groups()), row, std::min(row + kRowRun, step.num_tokens));
+            const int group = item % items_per_run * groups_per_item_, row = item / items_per_run * row_run_;
+            run_groups(group, std::min(group + groups_per_item_, num_groups()), row, std::min(row + row_run_, step.num_tokens));
         }
     }
 
@@ -113,7 +116,7 @@ class GatedLinear : public Operation {
     int num_groups() const { return gate_.n / kGroup; }
     void run_groups(int group, int group_end, int row, int row_end) const {
         constexpr int kStride = kGroupsPerItem * kGroup;
-        alignas(64) float gate[kRowRun * kStride], up[kRowRun * kStride];
+        alignas(64) float gate[kMaxRowRun * kStride], up[kMaxRowRun * kStride];
         const int tile = group * kTilesPerGroup, tile_end = group_end * kTilesPerGroup;
         const int64_t before = int64_t{row} * kStride + tile * kTile;  // the kernel counts rows and outputs from 0
         kernels_.linear(linear_args(gate_, x_, {gate - before, kStride}, false), tile, tile_end, row, row_end);
@@ -122,10 +125,11 @@ class GatedLinear : public Operation {
     }
 
     const Kernels& kernels_;
-    QuantBuffer x_;
+    const int row_run_;
+    Activations x_;
     PackedMatrix gate_, up_;
     Activation kind_;
-    QuantBuffer out_;
+    Activations out_;
     int groups_per_item_ = 1;
 };
 
@@ -205,13 +209,13 @@ std::unique_ptr<Operation> make_norm(Plan& plan, RowBuffer x, const float* w, fl
 }
 
 std::unique_ptr<Operation> make_norm_quantize(Plan& plan, RowBuffer x, const float* w, float eps, int quantized) {
-    const QuantBuffer q = plan.quantized(quantized);
+    const Activations q = plan.quantized(quantized);
     return per_rows("rms_norm_quantize", plan,
                     [=](const Kernels& k, const Step&, int begin, int end) { k.rms_norm_quantize(x, w, eps, q, begin, end); });
 }
 
 std::unique_ptr<Operation> make_quantize(Plan& plan, RowBuffer x, int quantized) {
-    const QuantBuffer q = plan.quantized(quantized);
+    const Activations q = plan.quantized(quantized);
     return per_rows("quantize", plan, [=](const Kernels& k, const Step&, int begin, int end) { k.quantize(x, q, begin, end); });
 }
 
@@ -224,7 +228,7 @@ std::unique_ptr<Operation> make_linear_dense(Plan& plan, PackedMatrix w, RowBuff
 }
 
 std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int quantized) {
-    const QuantBuffer q = plan.quantized(quantized);
+    const Activations q = plan.quantized(quantized);
     return per_rows("gated_quantize", plan, [=](const Kernels& k, const Step&, int begin, int end) {
         k.gated_quantize(gate, up, kind, q, begin, end);
     });

@@ -40,7 +40,7 @@ struct AttentionShape {
 };
 struct AttentionRows {  // of the batch; quantized: also gets `out`, where it has a place for it
     RowBuffer q, k, v, out;
-    QuantBuffer quantized;
+    Activations quantized;
 };
 // Appends what rotates q and k in place, writes k and v to their blocks, and attends: to what requests share, of each request,
 // and the merge where a context is split among threads. A KV head's part of `out` must be whole groups if it is to be quantized.

@@ -63,12 +63,17 @@ struct BlockQ6_K {  // eight groups of two halves: w = d * scale[half] * (u - 32
     uint8_t high[8][128];  // byte [step 0..1][output][k] holds the two bits of steps s, s+2, s+4, s+6 from bit 0 up
 };
 
-// Activations of a step, quantized per row and group: x = scale * q.
-struct QuantizedRows {
-    const int8_t* q;          // [rows, K]
-    const float* scale;       // [rows, K / 32]
-    const float* scaled_sum;  // [rows, K / 32], scale times the group's sum of q
-    const int32_t* sum16;     // [rows, K / 16] sums of q
+// Rows of activations as quantized linears read them, in one of two forms; the kernels say which.
+struct Activations {
+    // int8, quantized per row and group: x = scale * q.
+    int8_t* q;          // [rows, K]
+    float* scale;       // [rows, K / 32]
+    float* scaled_sum;  // [rows, K / 32], scale times the group's sum of q
+    int32_t* sum16;     // [rows, K / 16] sums of q
+    // Or bfloat16.
+    uint16_t* bfloat;  // [rows, stride]
+    int64_t stride;
+
     int64_t k;
 };
 

@@ -33,19 +33,24 @@ int Plan::add_buffer(int width, int rows_per_token) {
 
 int Plan::add_quantized(int k, int rows_per_token) {
     const std::size_t rows = static_cast<std::size_t>(max_tokens) * rows_per_token;
-    QuantBuffer q;
-    q.q = reinterpret_cast<int8_t*>(allocate(rows * k));
-    q.scale = allocate_floats(rows * (k / kGroup));
-    q.scaled_sum = allocate_floats(rows * (k / kGroup));
-    q.sum16 = reinterpret_cast<int32_t*>(allocate(rows * (k / 16) * sizeof(int32_t)));
+    Activations q{};
     q.k = k;
+    if (kernels.has_bfloat_activations) {
+        q.stride = k + 32;  // rows a power of two apart would crowd a part of the cache
+        q.bfloat = reinterpret_cast<uint16_t*>(allocate(rows * q.stride * sizeof(uint16_t)));
+    } else {
+        q.q = reinterpret_cast<int8_t*>(allocate(rows * k));
+        q.scale = allocate_floats(rows * (k / kGroup));
+        q.scaled_sum = allocate_floats(rows * (k / kGroup));
+        q.sum16 = reinterpret_cast<int32_t*>(allocate(rows * (k / 16) * sizeof(int32_t)));
+    }
     quantized_.push_back(q);
     return static_cast<int>(quantized_.size()) - 1;
 }
 
 RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data + column, buffers_.at(id).width}; }
 
-QuantBuffer Plan::quantized(int id) const { return quantized_.at(id); }
+Activations Plan::quantized(int id) const { return quantized_.at(id); }
 
 void Plan::replay(const Step& step, bool timed, std::size_t first, std::size_t count) {
     using Clock = std::chrono::steady_clock;

@@ -51,7 +51,7 @@ class Plan {
     int add_quantized(int k, int rows_per_token = 1);
 
     RowBuffer buffer(int id, int column = 0) const;
-    QuantBuffer quantized(int id) const;
+    Activations quantized(int id) const;
     std::size_t workspace_bytes() const { return workspace_bytes_; }
 
     void append(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
@@ -84,7 +84,7 @@ class Plan {
     float* shared_ = nullptr;
     std::size_t shared_count_ = 0;
     std::vector<Buffer> buffers_;
-    std::vector<QuantBuffer> quantized_;
+    std::vector<Activations> quantized_;
     std::vector<std::unique_ptr<Operation>> operations_;
 };
 

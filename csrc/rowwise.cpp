@@ -18,8 +18,27 @@ struct RowRoom {
     alignas(64) float numbers[kMaxWidth];
 };
 
+#if defined(KVIST_MATRIX_UNIT)
+
 struct QuantRow {
-    explicit QuantRow(const QuantBuffer& out, int64_t row)
+    explicit QuantRow(const Activations& out, int64_t row) : x(out.bfloat + row * out.stride) {}
+    uint16_t* x;
+};
+
+void quantize_group(const float* x, const QuantRow& out, int64_t g) {
+    store_bfloat(out.x + g * kGroup, load(x));
+    store_bfloat(out.x + g * kGroup + kLanes, load(x + kLanes));
+}
+
+void poison_groups(const QuantRow& out, int64_t begin, int64_t end) {
+    constexpr uint16_t kNaN = 0x7fc0;
+    std::fill(out.x + begin * kGroup, out.x + end * kGroup, kNaN);
+}
+
+#else
+
+struct QuantRow {
+    explicit QuantRow(const Activations& out, int64_t row)
         : q(out.q + row * out.k), scale(out.scale + row * (out.k / kGroup)),
           scaled_sum(out.scaled_sum + row * (out.k / kGroup)), sum16(out.sum16 + row * (out.k / kLanes)) {}
     int8_t* q;
@@ -50,13 +69,15 @@ void poison_groups(const QuantRow& out, int64_t begin, int64_t end) {
     std::fill(out.scaled_sum + begin, out.scaled_sum + end, NAN);
 }
 
+#endif
+
 // Groups that hold a number that is not finite become NaN, so that whatever is computed from their row shows.
 void quantize_checked(const float* x, const QuantRow& out, int64_t begin, int64_t end) {
     if (!is_finite(x, (end - begin) * kGroup)) return poison_groups(out, begin, end);
     for (int64_t g = begin; g < end; g++) quantize_group(x + (g - begin) * kGroup, out, g);
 }
 
-void quantize_row(const float* x, const QuantBuffer& out, int64_t row) {
+void quantize_row(const float* x, const Activations& out, int64_t row) {
     quantize_checked(x, QuantRow(out, row), 0, out.k / kGroup);
 }
 
@@ -154,16 +175,16 @@ bool is_finite(const float* x, int64_t width) {
     return reduce_add(poison) == 0.0f;
 }
 
-void quantize(RowBuffer x, QuantBuffer q, int row_begin, int row_end) {
+void quantize(RowBuffer x, Activations q, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++) quantize_row(x.data + row * x.stride, q, row);
 }
 
-void quantize_groups(RowBuffer x, QuantBuffer q, int group_begin, int group_end, int row_begin, int row_end) {
+void quantize_groups(RowBuffer x, Activations q, int group_begin, int group_end, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++)
         quantize_checked(x.data + row * x.stride + group_begin * kGroup, QuantRow(q, row), group_begin, group_end);
 }
 
-void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int group_begin, int group_end,
+void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int group_begin, int group_end,
                            int row_begin, int row_end) {
     alignas(64) float values[kGroup];
     for (int row = row_begin; row < row_end; row++)
@@ -182,7 +203,7 @@ void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowB
                      y.data + row * y.stride + int64_t{head} * width);
 }
 
-void rms_norm_quantize(RowBuffer x, const float* w, float eps, QuantBuffer q, int row_begin, int row_end) {
+void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end) {
     float* normed = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
         norm_row(x.data + row * x.stride, w, static_cast<int>(q.k), eps, normed);
@@ -199,7 +220,7 @@ void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y
     }
 }
 
-void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, QuantBuffer q, int row_begin, int row_end) {
+void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end) {
     float* values = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
         const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};

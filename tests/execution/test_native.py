@@ -104,9 +104,10 @@ def test_the_reference_on_activations_rounded_alike_gives_the_same_numbers(
     tiny_executor, architecture, weight_format, monkeypatch
 ):
     monkeypatch.setattr("kvist.execution.reference.runner.NumpyOperations", Int8Operations)
+    options = {"kv_cache_dtype": "float32"}
     native, reference = (
-        one(tiny_executor(architecture, weight_format, executor=name, kv_cache_dtype="float32"), PROMPT, 1, SCORED)
-        for name in ("native", "reference")
+        one(tiny_executor(architecture, weight_format, **options, **kind), PROMPT, 1, SCORED)
+        for kind in ({"executor": "native", "isa": "portable"}, {"executor": "reference"})
     )
     got, wanted = (np.array([score.logprob for score in each.prompt_logprobs]) for each in (native, reference))
     # Equal to float32, until a last bit turns the rounding of one activation: what follows in its row then differs.

@@ -41,30 +41,63 @@ def test_a_linear_row_depends_on_no_other_row(num_tokens, all_rows):
         assert np.array_equal(few[name], all_rows[name][:num_tokens]), name
 
 
-def linear(matrix: Matrix, x):
-    plan = _native.Plan("", _native.ThreadPool(1), len(x), 1)
+def linear(matrix: Matrix, x, isa=""):
+    """x times the matrix, and how activations were rounded for it."""
+    plan = _native.Plan(isa, _native.ThreadPool(1), len(x), 1)
     source, rows, out = plan.buffer(x.shape[1]), plan.quantized(x.shape[1]), plan.buffer(matrix.padded_outputs)
     plan.quantize(source, 0, rows)
     plan.linear([matrix.native()], [0], rows, out, accumulate=False)
     plan.view(source)[:] = x
     empty = np.zeros((0, 4), np.int32), np.zeros(0, np.int32)
     plan.replay(*empty, np.zeros(len(x), np.int32), np.zeros(1, np.uint8), timed=False)
-    return plan.view(out)[:, : matrix.num_outputs]
+    return plan.view(out)[:, : matrix.num_outputs], plan.activation_dtype
 
 
-@pytest.mark.parametrize(("num_outputs", "width"), [(1, 256), (16, 512), (17, 256), (33, 768)])
+@pytest.mark.parametrize(("num_outputs", "width"), [(1, 256), (16, 512), (17, 256), (33, 768), (40, 2304)])
 @pytest.mark.parametrize("name", QUANTIZED_FORMATS)
-def test_a_quantized_linear_is_the_product_of_what_both_sides_stand_for(name, num_outputs, width):
+@pytest.mark.parametrize("isa", ["portable", "amx_plain", *_native.isas()[:1]])
+def test_a_quantized_linear_is_the_product_of_what_both_sides_stand_for(isa, name, num_outputs, width):
     tensor = random_matrix(name, num_outputs, width, seed=3)
     x = np.random.default_rng(4).standard_normal((5, width), np.float32)
-    wanted = quantized(x).astype(np.float64) @ tensor.dequantize().astype(np.float64).T
-    np.testing.assert_allclose(linear(pack_matrix(tensor, None), x), wanted, atol=1e-5 * np.abs(wanted).max())
+    got, dtype = linear(pack_matrix(tensor, None), x, isa)
+    weights = tensor.dequantize().astype(np.float64)
+    if dtype == "int8":
+        wanted = quantized(x).astype(np.float64) @ weights.T
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+    else:
+        wanted = x.astype(np.float64) @ weights.T
+        # Of a product of two factors one is within half a unit in the eighth bit, the other within 0.7.
+        assert (np.abs(got - wanted) <= 2**-7 * 1.25 * (np.abs(x) @ np.abs(weights).T)).all()
+
+
+@pytest.mark.parametrize("name", QUANTIZED_FORMATS)
+def test_widened_weights_are_not_biased(name):
+    """Activations that bfloat16 holds, so that only weights are rounded: errors must cancel, not add up."""
+    tensor = random_matrix(name, 64, 4096, seed=5)
+    weights = tensor.dequantize().astype(np.float64)
+    x = np.sign(weights[:1]).astype(np.float32)
+    got, _ = linear(pack_matrix(tensor, None), x, "amx_plain")
+    assert abs(got[0, 0] / (x[0] @ weights[0]) - 1) < 5e-4
+
+
+@pytest.mark.parametrize("poison", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("isa", ["amx_plain", *_native.isas()])
+def test_a_number_that_is_not_finite_makes_its_own_row_nan(isa, poison):
+    matrix = pack_matrix(random_matrix("Q4_K", 40, 512), None)
+    x = np.random.default_rng(7).standard_normal((35, 512), np.float32)
+    wanted, _ = linear(matrix, x, isa)
+    for row, column in ((0, 0), (3, 511), (17, 100), (34, 31)):
+        poisoned = x.copy()
+        poisoned[row, column] = poison
+        got, _ = linear(matrix, poisoned, isa)
+        assert np.isnan(got[row]).all()
+        np.testing.assert_array_equal(np.delete(got, row, 0), np.delete(wanted, row, 0))
 
 
 def test_rows_can_be_packed_in_another_order():
     tensor, order = random_matrix("Q5_K", 32, 256), np.random.default_rng(0).permutation(32).astype(np.int32)
     x = np.random.default_rng(1).standard_normal((2, 256), np.float32)
-    straight, turned = linear(pack_matrix(tensor, None), x), linear(pack_matrix(tensor, order), x)
+    straight, turned = (linear(pack_matrix(tensor, way), x)[0] for way in (None, order))
     np.testing.assert_array_equal(turned, straight[:, order])
 
 

@@ -31,7 +31,8 @@ def lines() -> list[str]:
 
 
 def test_steps_come_back_as_they_were_written() -> None:
-    for step, record in zip(read_steps(read_events(lines())), records(), strict=True):
+    for (engine, step), record in zip(read_steps(read_events(lines())), records(), strict=True):
+        assert engine == 1
         assert step.duration_s == pytest.approx(record.duration_s)
         assert (step.kind, step.decode_context_tokens) == (record.kind, record.decode_context_tokens)
         assert [operation.name for operation in step.operations] == [op.name for op in record.operations]
@@ -64,3 +65,11 @@ def test_what_is_no_trace_is_refused(text: str) -> None:
             list(read_events(iter(text.splitlines())))
     else:
         assert list(read_events(iter([]))) == []
+
+
+def test_engines_are_told_apart_and_idle_each_for_itself() -> None:
+    first, second, *_ = records()
+    summary = summarize_steps([(1, first), (3, second)])
+    assert summary.num_engines == 2
+    assert summary.wall_s == pytest.approx(2 * 0.11)
+    assert summary.idle_s == pytest.approx(2 * 0.11 - 0.11)

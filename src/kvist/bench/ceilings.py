@@ -21,7 +21,7 @@ class Ceilings:
     """The best of several short runs on all threads.
 
     memory_gb_per_s: reading a buffer larger than caches. resident_gb_per_s: reading one as large as the model's
-    weights again and again, which a large shared cache may hold.
+    weights again and again, which a large shared cache may hold. bf16_gop_per_s: 0 where no kernel multiplies bfloat16.
     """
 
     isa: str
@@ -29,6 +29,7 @@ class Ceilings:
     resident_gb_per_s: float
     resident_bytes: int
     int8_gop_per_s: float
+    bf16_gop_per_s: float
     fp32_gop_per_s: float
 
 
@@ -39,14 +40,15 @@ def measure_ceilings(isa: str, pool: _native.ThreadPool, *, resident_bytes: int)
         memory_gb_per_s=_read_gb_per_s(isa, pool, MEMORY_BYTES),
         resident_gb_per_s=_read_gb_per_s(isa, pool, resident_bytes),
         resident_bytes=resident_bytes,
-        int8_gop_per_s=_products_gop_per_s(isa, pool, is_int8=True),
-        fp32_gop_per_s=_products_gop_per_s(isa, pool, is_int8=False),
+        int8_gop_per_s=_products_gop_per_s(isa, pool, "int8"),
+        bf16_gop_per_s=_products_gop_per_s(isa, pool, "bfloat16"),
+        fp32_gop_per_s=_products_gop_per_s(isa, pool, "float32"),
     )
 
 
 def higher(first: Ceilings, second: Ceilings) -> Ceilings:
     """The better of two measurements of one machine: whatever else it does only takes time away."""
-    names = ("memory_gb_per_s", "resident_gb_per_s", "int8_gop_per_s", "fp32_gop_per_s")
+    names = ("memory_gb_per_s", "resident_gb_per_s", "int8_gop_per_s", "bf16_gop_per_s", "fp32_gop_per_s")
     return replace(first, **{name: max(getattr(first, name), getattr(second, name)) for name in names})
 
 
@@ -56,12 +58,14 @@ def _read_gb_per_s(isa: str, pool: _native.ThreadPool, num_bytes: int) -> float:
     return data.nbytes / 1e9 / _best_s(lambda: _native.read_once(isa, pool, data))
 
 
-def _products_gop_per_s(isa: str, pool: _native.ThreadPool, *, is_int8: bool) -> float:
+def _products_gop_per_s(isa: str, pool: _native.ThreadPool, dtype: str) -> float:
     items, iterations = PIECES_PER_THREAD * pool.num_threads, 1
 
     def run() -> float:
-        return _native.run_products(isa, pool, is_int8, iterations, items)
+        return _native.run_products(isa, pool, dtype, iterations, items)
 
+    if not run():
+        return 0.0
     while _wall_s(run) < MIN_RUN_S:
         iterations *= 2
     return run() / 1e9 / _best_s(run)

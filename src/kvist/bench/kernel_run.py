@@ -86,6 +86,7 @@ def time_kernels(
             spec=model.spec,
             kv_vector_bytes=dtype.vector_bytes(head_dim),
             has_integer_attention=config.executor.attention_dtype == "int8",
+            linear_products="bf16" if runner.activation_dtype == "bfloat16" else "int8",
         )
         fill_kv(runner, num_kv_tokens)
         kernels = [kernel for count in rows for kernel in time_linears(runner, setting, count)]

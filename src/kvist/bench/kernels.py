@@ -20,7 +20,8 @@ from kvist.execution.step_batch import StepBatch, build_batch
 ENOUGH_S = 0.3  # of repeats, after which the best is taken
 MIN_REPEATS = 2
 MAX_FILL_TOKENS = 64  # written by a step of their own, then copied
-INT8_ROW_BYTES = 1.5  # per number of an activation: itself, and its share of scales and sums
+# Per number of an activation, by what is multiplied; int8 with its share of scales and sums.
+ROW_BYTES = {"int8": 1.5, "bf16": 2.0, "fp32": 4.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +43,24 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What tells the work of attention. kv_vector_bytes: of one token's K (or V) of one head."""
+    """What tells the work of attention, and what quantized linears multiply ("int8" or "bf16").
+
+    kv_vector_bytes: of one token's K (or V) of one head.
+    """
 
     spec: ModelSpec
     kv_vector_bytes: int
     has_integer_attention: bool
+    linear_products: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
     """One kind of operation in one case, its mean over the plan at the best repeat.
 
-    limit: what bounds it at best ("read", "int8", "fp32"); share: the time at that ceiling over the time taken. Both
-    are None until `rated`, and for operations without products. step_share: of all operations' time.
+    products: what it multiplies ("int8", "bf16", "fp32"). limit: what bounds it at best, "read" or its products; share:
+    the time at that ceiling over the time taken. Both are None until `rated`, and for operations without products.
+    step_share: of all operations' time.
     """
 
     operation: PlannedOperation
@@ -64,7 +70,7 @@ class KernelTime:
     step_share: float
     ops: int
     num_bytes: int
-    is_int8: bool
+    products: str
     limit: str | None = None
     share: float | None = None
 
@@ -150,14 +156,15 @@ def _kernel_time(
     time_s: float,
     step_s: float,
 ) -> KernelTime:
-    ops, num_bytes, is_int8 = 0, 0, False
+    ops, num_bytes, products = 0, 0, "fp32"
     if operation.name == "attention":
         ops, num_bytes = _attention_work(case, setting)
-        is_int8 = setting.has_integer_attention
+        products = "int8" if setting.has_integer_attention else "fp32"
     elif work := ops_per_token(operation, setting.spec):
         ops = work * case.num_rows
-        is_int8 = operation.weights[0].format not in ("F32", "F16", "BF16")
-        num_bytes = _linear_bytes(operation, case.num_rows, is_int8=is_int8)
+        if operation.weights[0].format not in ("F32", "F16", "BF16"):
+            products = setting.linear_products
+        num_bytes = _linear_bytes(operation, case.num_rows, ROW_BYTES[products])
     return KernelTime(
         operation=operation,
         count=count,
@@ -166,7 +173,7 @@ def _kernel_time(
         step_share=time_s * count / step_s,
         ops=ops,
         num_bytes=num_bytes,
-        is_int8=is_int8,
+        products=products,
     )
 
 
@@ -175,16 +182,17 @@ def rated(kernel: KernelTime, ceilings: Ceilings) -> KernelTime:
     if not kernel.ops:
         return kernel
     read_s = kernel.num_bytes / ceilings.resident_gb_per_s / 1e9
-    products_s = kernel.ops / (ceilings.int8_gop_per_s if kernel.is_int8 else ceilings.fp32_gop_per_s) / 1e9
-    limit = "read" if read_s > products_s else "int8" if kernel.is_int8 else "fp32"
+    gop_per_s = {"int8": ceilings.int8_gop_per_s, "bf16": ceilings.bf16_gop_per_s, "fp32": ceilings.fp32_gop_per_s}
+    products_s = kernel.ops / gop_per_s[kernel.products] / 1e9
+    limit = "read" if read_s > products_s else kernel.products
     return replace(kernel, limit=limit, share=max(read_s, products_s) / kernel.time_s)
 
 
-def _linear_bytes(operation: PlannedOperation, num_rows: int, *, is_int8: bool) -> int:
+def _linear_bytes(operation: PlannedOperation, num_rows: int, bytes_per_input: float) -> int:
     """Weights once, rows in and out."""
     weights = operation.weights
     outputs = sum(weight.num_outputs for weight in weights)
-    row_bytes = weights[0].width * (INT8_ROW_BYTES if is_int8 else 4) + 4 * outputs
+    row_bytes = weights[0].width * bytes_per_input + 4 * outputs
     return weight_bytes(operation) + int(num_rows * row_bytes)
 
 

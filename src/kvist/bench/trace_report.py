@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from kvist.metrics.trace_reader import Event, read_steps
+from kvist.metrics.trace_reader import Event, read_events, read_steps
 from kvist.metrics.trace_summary import TraceSummary, summarize_steps
 from kvist.report import Report, Segment, TimelineRow, step_composition, timeline, waterfall
 from kvist.report.plot import Cell
@@ -12,18 +13,21 @@ from kvist.report.plot import Cell
 MAX_OPERATIONS = 10  # bars of a waterfall; what is smaller is one bar
 
 
-def add_trace(report: Report, events: Iterable[Event]) -> None:
-    """Add the sections of one trace, as metrics.trace_reader reads it."""
-    events = list(events)
-    for event in events:
-        if event["name"] == "process_labels":
-            report.add_text(event["args"]["labels"])
-    records = list(read_steps(events))
-    summary = summarize_steps(records)
+def add_trace(report: Report, path: Path) -> None:
+    """Add the sections of the trace in `path`. Raises ConfigError if it is none."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        labels: list[str] = []
+        steps = sorted(read_steps(_note_labels(read_events(lines), labels)), key=lambda step: step[1].end_s)
+    with path.open(encoding="utf-8", errors="replace") as lines:  # again: a large trace's events do not fit memory
+        rows = request_rows(read_events(lines))
+    for label in labels:
+        report.add_text(label)
+    records = [record for _, record in steps]
+    summary = summarize_steps(steps)
     report.add_table(
         ("", "steps", "seconds", "share", "median ms", "P99 ms", "decode tokens", "prefill tokens", "cached tokens"),
         _kind_rows(summary),
-        caption="Steps",
+        caption="Steps" if summary.num_engines < 2 else f"Steps of {summary.num_engines} engines",
     )
     report.add_plot(step_composition("What steps are composed of", records))
     for kind in summary.kinds:
@@ -33,38 +37,42 @@ def add_trace(report: Report, events: Iterable[Event]) -> None:
                 waterfall(f"Where a {kind.kind} step's time goes", _largest(per_step_ms), y_label="ms per step"),
                 caption=f"{kind.num_timed:,} of {kind.num_steps:,} steps were timed.",
             )
-    rows = request_rows(events)
     if rows:
         report.add_plot(timeline("Requests", rows))
 
 
 def request_rows(events: Iterable[Event]) -> list[TimelineRow]:
-    """A row for each request of a trace, in the order in which they came; times since the trace began."""
-    rows: dict[int, TimelineRow] = {}  # of the request that each track shows now
-    parts: dict[int, tuple[list[Segment], list[float]]] = {}
-    decoding_since_s: dict[int, float] = {}
-    done: list[TimelineRow] = []
+    """A row for each request of a trace, in the order in which they came; times since the first did."""
+    parts: dict[tuple[int, int], tuple[list[Segment], list[float]]] = {}  # of the request that each track shows now
+    decoding_since_s: dict[tuple[int, int], float] = {}
+    rows: list[TimelineRow] = []
     start_s: float | None = None
     for event in events:
-        if event.get("pid") != 2 or event["ph"] == "M":
+        track = (event.get("pid", 0), event.get("tid", 0))
+        if event.get("cat") == "request":
+            start_s = event["ts"] / 1e6 if start_s is None else start_s
+            parts[track] = ([], [])
+            rows.append(TimelineRow(event["name"], *parts[track]))
+        if start_s is None or track not in parts or "ts" not in event:
             continue
-        tid, time_s = event["tid"], event["ts"] / 1e6
-        start_s = time_s if start_s is None else start_s
-        time_s -= start_s
-        segments, marks = parts.get(tid, ([], []))
-        if event["ph"] == "B" and event.get("cat") == "request":
-            parts[tid] = ([], [])
-            rows[tid] = TimelineRow(event["name"], *parts[tid])
-            done.append(rows[tid])
-        elif event["ph"] == "B":
-            decoding_since_s[tid] = time_s
-        elif event["ph"] == "E" and tid in decoding_since_s:
-            segments.append(Segment(decoding_since_s.pop(tid), time_s, "decode"))
+        time_s = event["ts"] / 1e6 - start_s
+        segments, marks = parts[track]
+        if event["ph"] == "B" and event["name"] == "decode":
+            decoding_since_s[track] = time_s
+        elif event["ph"] == "E" and track in decoding_since_s:
+            segments.append(Segment(decoding_since_s.pop(track), time_s, "decode"))
         elif event["ph"] == "X":
             segments.append(Segment(time_s, time_s + event["dur"] / 1e6, event["name"]))
         elif event["ph"] == "i":
             marks.append(time_s)
-    return done
+    return rows
+
+
+def _note_labels(events: Iterable[Event], labels: list[str]) -> Iterator[Event]:
+    for event in events:
+        if event.get("name") == "process_labels":
+            labels.append(event["args"]["labels"])
+        yield event
 
 
 def _kind_rows(summary: TraceSummary) -> list[list[Cell]]:

@@ -23,7 +23,8 @@ def timed_lines(timed: TimedKernels) -> list[str]:
         f"{ceilings.isa} kernels, {timed.num_threads} threads, KV {timed.kv_dtype}. Ceilings of this machine:",
         f"  read {ceilings.memory_gb_per_s:.1f} GB/s from memory, {ceilings.resident_gb_per_s:.1f} GB/s over"
         f" {format_bytes(ceilings.resident_bytes)}, the model's weights;"
-        f" int8 products {ceilings.int8_gop_per_s:.0f} GOP/s, fp32 {ceilings.fp32_gop_per_s:.0f} GFLOP/s",
+        f" int8 products {ceilings.int8_gop_per_s:.0f} GOP/s, fp32 {ceilings.fp32_gop_per_s:.0f} GFLOP/s"
+        + (f", bf16 {ceilings.bf16_gop_per_s:.0f} GFLOP/s" if ceilings.bf16_gop_per_s else ""),
     ]
     for case, kernels in groupby(timed.kernels, key=lambda kernel: kernel.case):
         lines += ["", _case_title(case), HEADINGS, *_rows(kernels)]

@@ -39,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     # Here, because `--help` must not wait for what draws.
     from kvist.bench.run_report import add_runs
     from kvist.bench.trace_report import add_trace
-    from kvist.metrics.trace_reader import read_events
     from kvist.report import Report, require_plots
     from kvist.repro.report import add_result
 
@@ -57,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         add_result(report, document)
     for name, path in stored.traces.items():
         report.add_heading(f"Trace: {name}")
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            add_trace(report, read_events(lines))
+        add_trace(report, path)
     report.write(arguments.output)
     return 0
 

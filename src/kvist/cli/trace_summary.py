@@ -36,7 +36,8 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
             f"{kind.num_decode_tokens:>10,}{kind.num_prefill_tokens:>10,}"
         )
     yield f"{'idle':<10}{'':>9}{summary.idle_s:>10.2f}{_share(summary.idle_s, wall_s):>8}"
-    yield f"{'in all':<10}{sum(kind.num_steps for kind in summary.kinds):>9,}{wall_s:>10.2f}"
+    engines = f" of {summary.num_engines} engines" if summary.num_engines > 1 else ""
+    yield f"{'in all':<10}{sum(kind.num_steps for kind in summary.kinds):>9,}{wall_s:>10.2f}{engines}"
     for kind in summary.kinds:
         if kind.num_timed:
             yield ""

@@ -146,8 +146,7 @@ def native_workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int:
     if spec.moe:
         floats += per_row * spec.hidden_size
         quantized += per_row * spec.hidden_size
-    # An int8 row carries two floats and two sums per 32 numbers.
-    per_token = FLOAT32_BYTES * floats + quantized + quantized // 2
+    per_token = FLOAT32_BYTES * floats + 2 * quantized  # bfloat16; int8 rows with their scales take less
     logit_rows = max(1, min(max_num_batched_tokens, MAX_LOGITS // spec.vocab_size))
     logits = FLOAT32_BYTES * logit_rows * (spec.vocab_size + 2 * spec.hidden_size)
     return per_token * max_num_batched_tokens + logits + NATIVE_PARTIALS_BYTES

@@ -40,8 +40,10 @@ def _not_a_trace(number: int) -> ConfigError:
     return ConfigError(f"this is not a step trace of kvist: line {number + 1} holds no event")
 
 
-def read_steps(events: Iterable[Event]) -> Iterator[StepRecord]:
-    """The steps among `events`, with the operations that were timed. Parts and queue lengths are left out."""
+def read_steps(events: Iterable[Event]) -> Iterator[tuple[int, StepRecord]]:
+    """The steps among `events`, each with the number of its engine (a simulation's trace has several), and with the
+    operations that were timed. Parts and queue lengths are left out.
+    """
     step: Event | None = None
     operations: list[OperationTime] = []
     for event in events:
@@ -49,10 +51,10 @@ def read_steps(events: Iterable[Event]) -> Iterator[StepRecord]:
             operations.append(OperationTime(event["name"], event["dur"] / 1e6))
         elif event.get("cat") == "step":
             if step is not None:
-                yield _step_record(step, operations)
+                yield step["pid"], _step_record(step, operations)
             step, operations = event, []
     if step is not None:
-        yield _step_record(step, operations)
+        yield step["pid"], _step_record(step, operations)
 
 
 def _step_record(event: Event, operations: list[OperationTime]) -> StepRecord:

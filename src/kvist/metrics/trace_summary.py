@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,8 +34,9 @@ class KindSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """wall_s: from the first step's start to the last one's end. idle_s: of it, not in any step."""
+    """wall_s: from the first step's start to the last one's end, times the engines. idle_s: of it, not in any step."""
 
+    num_engines: int
     wall_s: float
     idle_s: float
     kinds: tuple[KindSummary, ...]
@@ -49,17 +51,19 @@ class _Sums:
     operations_s: Counter[str] = field(default_factory=Counter)
 
 
-def summarize_steps(records: Iterable[StepRecord]) -> TraceSummary:
-    """The summary of steps in order. Kinds that did not occur are left out."""
+def summarize_steps(steps: Iterable[tuple[int, StepRecord]]) -> TraceSummary:
+    """The summary of steps in order, each with the number of its engine. Kinds that did not occur are left out."""
     sums: dict[str, _Sums] = defaultdict(_Sums)
-    start_s = end_s = None
-    for record in records:
-        start_s = record.start_s if start_s is None else start_s
-        end_s = record.end_s
+    engines: set[int] = set()
+    start_s, end_s = math.inf, -math.inf
+    for engine, record in steps:
+        engines.add(engine)
+        start_s, end_s = min(start_s, record.start_s), max(end_s, record.end_s)
         _add(sums[record.kind], record)
     busy_s = sum(sum(kind.durations_s) for kind in sums.values())
-    wall_s = 0.0 if start_s is None or end_s is None else end_s - start_s
+    wall_s = len(engines) * (end_s - start_s) if engines else 0.0
     return TraceSummary(
+        num_engines=len(engines),
         wall_s=wall_s,
         idle_s=max(wall_s - busy_s, 0.0),
         kinds=tuple(_kind(kind, sums[kind]) for kind in STEP_KINDS if kind in sums),

@@ -12,12 +12,13 @@ from kvist.execution.native.traced_plan import PlannedOperation
 H = TypeVar("H", bound=Hashable)
 
 MAX_PERIOD = 64  # operations of a layer
-INT8_ROW_BYTES_PER_NUMBER = 1.5  # an int8, and per 32 of them two floats and two sums
+# An int8, and per 32 of them two floats and two sums.
+ROW_BYTES_PER_NUMBER = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Workspace between operations. kind: "float32" rows, or "int8" rows with their scales."""
+    """Workspace between operations. kind: "float32", "bfloat16" or "int8" rows, the last with their scales."""
 
     role: str
     kind: str
@@ -25,7 +26,7 @@ class Buffer:
 
     @property
     def bytes_per_token(self) -> int:
-        return int(self.width * (4 if self.kind == "float32" else INT8_ROW_BYTES_PER_NUMBER))
+        return int(self.width * ROW_BYTES_PER_NUMBER[self.kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

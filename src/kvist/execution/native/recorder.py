@@ -264,7 +264,8 @@ class PlanRecorder:
     def buffers(self) -> tuple[Buffer, ...]:
         """The workspace recorded so far."""
         rows = [Buffer(role, "float32", width) for _, role, width in self._buffers]
-        return (*rows, *(Buffer(role, "int8", width) for _, role, width in self._quantized))
+        dtype = self._body.activation_dtype
+        return (*rows, *(Buffer(role, dtype, width) for _, role, width in self._quantized))
 
     # ---- emission -----------------------------------------------------------------------------------------------
 

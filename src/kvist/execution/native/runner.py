@@ -74,6 +74,11 @@ class NativeRunner:
         return self._body.isa
 
     @property
+    def activation_dtype(self) -> str:
+        """What quantized linears take: "int8", or "bfloat16" on the matrix unit."""
+        return self._body.activation_dtype
+
+    @property
     def description(self) -> str:
         attention = " int8 attention" if self._has_integer_attention else ""
         return f"native {self.isa} {self._pool.num_threads}{attention}"

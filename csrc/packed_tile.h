@@ -1,0 +1,38 @@
+// The packed weights of one tile of outputs, read along K.
+#pragma once
+
+#include "linear.h"
+#include "linear_formats.h"
+
+namespace kvist::KVIST_ISA {
+namespace {
+
+constexpr int kAheadBytes = 4096;  // how far the weights of few rows are fetched before they are used
+
+// One tile's weights, which fetches those `ahead` bytes further on, up to the end of the caller's tiles, as a group is asked for.
+template <class Format>
+struct PackedTile {
+    const typename Format::Block* blocks;
+    const char* end;
+    int64_t ahead;
+
+    const typename Format::Block& block(int g) const {
+        const auto& block = blocks[g / Format::kGroups];
+        constexpr int kBytes = sizeof(block) / Format::kGroups;
+        const auto* next = reinterpret_cast<const char*>(&block) + g % Format::kGroups * kBytes + ahead;
+        if (next + kBytes <= end)
+            for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(next + line);
+        return block;
+    }
+    auto unfold(int g) const { return Format::expand(block(g), g % Format::kGroups); }
+};
+template <class Format>
+PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, bool fetch_next_tile) {
+    const int blocks_per_tile = a.w.k / (kGroup * Format::kGroups);
+    const auto* data = static_cast<const typename Format::Block*>(a.w.data);
+    return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + int64_t{tile_end} * blocks_per_tile),
+            fetch_next_tile ? blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
+}
+
+}  // namespace
+}  // namespace kvist::KVIST_ISA
