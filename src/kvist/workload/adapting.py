@@ -38,6 +38,19 @@ def with_arrivals(records: Sequence[TraceRecord], times: Sequence[float]) -> lis
     ]
 
 
+def at_mean_rate(records: Sequence[TraceRecord], rate_per_s: float) -> list[TraceRecord]:
+    """The same arrivals, faster or slower, so that the mean rate of those that follow nobody is `rate_per_s`.
+
+    Those that came all at once come evenly. Pauses stay.
+    """
+    first = [record.arrival_s for record in records if record.after is None]
+    span_s = max(first) - min(first)
+    if span_s <= 0.0:
+        return with_arrivals(records, [number / rate_per_s for number in range(len(first))])
+    stretch = (len(first) - 1) / rate_per_s / span_s
+    return with_arrivals(records, [time_s * stretch for time_s in first])
+
+
 def all_at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
     """No arrival times and no pauses: what capacity is measured with."""
     return scale_times(records, 0.0)
