@@ -13,7 +13,7 @@ from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
 from kvist.workload.adapting import all_at_once, at_mean_rate
-from kvist.workload.load_file import frozen_loads
+from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
 from kvist.workload.trace_files import MOONCAKE_BLOCK_TOKENS
 from kvist.workload.trace_record import TraceRecord
@@ -21,7 +21,7 @@ from kvist.workload.trace_record import TraceRecord
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load options")
-    names = ", ".join([*frozen_loads().loads, *SHIPPED_TRACES])
+    names = ", ".join([*shipped_loads().loads, *SHIPPED_TRACES])
     group.add_argument("--workload", required=True, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
@@ -52,7 +52,7 @@ def simulated_load(
     arguments: argparse.Namespace, config: ClusterConfig, step_times: Mapping[str, StepTimeModel]
 ) -> list[TraceRecord]:
     """The requests, in order of their numbers. Raises ConfigError."""
-    loads = frozen_loads()
+    loads = shipped_loads()
     if arguments.workload in loads.loads:
         load = loads.load(arguments.workload)
         capacity = arguments.capacity
