@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kvist.config.cluster_config import ClusterConfig
+from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.engine_generation import CURRENT
@@ -19,19 +19,26 @@ from kvist.planner.plan_load import PlanLoad
 from kvist.planner.trial import Judged, judge
 from kvist.simulator.placed_cluster import kv_bytes_per_token, place_cluster, placement_of
 
+StepTimeOfGroup = Callable[[ReplicaGroupConfig], StepTimeModel]
+
 USUAL_TPOT_S = 0.05  # where no target says more
 FIRST_SHARE = 0.6  # of the bound: where searches begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:
-    """All that judging a candidate needs. generation: of the engine whose measured efficiency predicts step times."""
+    """All that judging a candidate needs.
+
+    generation: of the engine whose measured efficiency predicts step times. step_time_of: predicts them instead; raises
+    ConfigError for a group that it cannot predict.
+    """
 
     deployment: Deployment
     model: ModelSpec
     load: PlanLoad
     facts: LoadFacts
     generation: str = CURRENT
+    step_time_of: StepTimeOfGroup | None = None
 
     @property
     def lifetime_s(self) -> float:
@@ -98,7 +105,9 @@ def placed(candidate: Candidate, problem: PlanningProblem) -> tuple[ClusterConfi
     num_bytes = kv_bytes_per_token(placement_of(rough.groups[0], find_model))
     config = cluster_of(candidate, problem.deployment, kv_bytes_per_token=num_bytes)
     config = replace(config, cache=replace(config.cache, kv_bytes_per_token=None))
-    return place_cluster(config, {}, find_model=find_model, generation=problem.generation)
+    find = problem.step_time_of
+    given = {} if find is None else {group.name: find(group) for group in config.groups}
+    return place_cluster(config, given, find_model=find_model, generation=problem.generation)
 
 
 def bound_of(candidate: Candidate, problem: PlanningProblem) -> Bound:

@@ -71,11 +71,11 @@ class Rounds:
 
 FULL = Rounds(
     efforts=(
-        Effort(num_lifetimes=1.0, min_requests=60, tolerance=0.3),
-        Effort(num_lifetimes=3.0, min_requests=150, tolerance=0.1),
+        Effort(num_lifetimes=1.0, min_requests=100, tolerance=0.3),
+        Effort(num_lifetimes=3.0, min_requests=400, tolerance=0.1),
     ),
     keep=(24, 8),
-    last=Effort(num_lifetimes=8.0, min_requests=300, tolerance=0.03),
+    last=Effort(num_lifetimes=8.0, min_requests=1200, tolerance=0.03),
     num_finalists=6,
 )
 QUICK = Rounds(

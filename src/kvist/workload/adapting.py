@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvist.core.errors import ConfigError
-from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
+from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord, count_prompt_tokens
 
 
 def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRecord]:
@@ -19,6 +19,14 @@ def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRe
             num_output_tokens=max(1, round(record.num_output_tokens * factor)),
         )
         for record in records
+    ]
+
+
+def with_total_length(records: Sequence[TraceRecord], max_tokens: int) -> list[TraceRecord]:
+    """Answers cut so that prompt and answer fit a model's length. Prompts stay, and an answer has a token at least."""
+    return [
+        msgspec.structs.replace(record, num_output_tokens=max(1, min(record.num_output_tokens, max_tokens - prompt)))
+        for record, prompt in zip(records, count_prompt_tokens(records), strict=True)
     ]
 
 
