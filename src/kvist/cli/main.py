@@ -51,6 +51,11 @@ COMMANDS = {
     "simulate": Command(
         "kvist.cli.simulate", "--config FILE.toml --workload LOAD", "run a load through a simulated cluster"
     ),
+    "advise": Command(
+        "kvist.cli.advise",
+        "--scenario NAME | --workload LOAD --slo TARGETS",
+        "say which techniques pay for a load, step by step",
+    ),
     "plan": Command(
         "kvist.cli.plan",
         "--gpus N | --rate R --workload LOAD --slo TARGETS",

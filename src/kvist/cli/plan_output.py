@@ -33,10 +33,10 @@ def plan_lines(plan: Plan, problem: PlanningProblem, commands: PlanCommands) -> 
         f"{found.num_simulations} simulations",
         "",
         "Pareto front (goodput, latency, dollars); latencies in ms, at the planned rate:",
-        *_table([*HEADERS], [point_cells(point) for point in plan.front]),
+        *text_table(HEADERS, [point_cells(point) for point in plan.front]),
     ]
     if plan.others:
-        lines += ["", "Behind it:", *_table([*HEADERS], [point_cells(point) for point in plan.others])]
+        lines += ["", "Behind it:", *text_table(HEADERS, [point_cells(point) for point in plan.others])]
     lines += [
         "",
         f"winner: {winner.evaluation.candidate.text}",
@@ -213,7 +213,8 @@ def _attainments(evaluation: Evaluation) -> Sequence[tuple[float, float]]:
     return [(each.rate_per_s, each.num_good / max(each.num_good + each.num_bad, 1)) for each in judgements]
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns, the first one left."""
     widths = [max(len(row[column]) for row in [headers, *rows]) for column in range(len(headers))]
     return [
         "  ".join(

@@ -69,6 +69,10 @@ class Candidate:
     number_format: str = "bf16"
     router: str = "least_loaded"
     host_cache_gb: float = 0.0
+    max_num_seqs: int = MAX_NUM_SEQS
+    enable_prefix_caching: bool = True
+    attention: str = "flash"
+    num_kv_heads: int | None = None
     is_pinned: bool = False  # prefill and decode of a unit lie in one host, as a slow network asks for
 
     @property
@@ -105,6 +109,14 @@ class Candidate:
             parts.append(self.number_format)
         if self.host_cache_gb:
             parts.append(f"{self.host_cache_gb:g} GB host cache")
+        if self.max_num_seqs != MAX_NUM_SEQS:
+            parts.append(f"{self.max_num_seqs} sequences")
+        if not self.enable_prefix_caching:
+            parts.append("no prefix cache")
+        if self.attention != "flash":
+            parts.append(f"{self.attention} attention")
+        if self.num_kv_heads is not None:
+            parts.append(f"{self.num_kv_heads} KV heads")
         if self.is_pinned:
             parts.append("unit in one host")
         if self.num_units > 1 or any(shape.count > 1 for shape in self.shapes.values()):
@@ -155,5 +167,8 @@ def _group(
         pipeline_parallel_size=shape.pipeline_parallel_size,
         policy=candidate.policy,
         max_num_batched_tokens=candidate.token_budget,
-        max_num_seqs=MAX_NUM_SEQS,
+        max_num_seqs=candidate.max_num_seqs,
+        enable_prefix_caching=candidate.enable_prefix_caching,
+        attention=candidate.attention,
+        num_kv_heads=candidate.num_kv_heads,
     )

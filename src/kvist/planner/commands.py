@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from kvist.planner.candidate import MAX_NUM_SEQS, Candidate
+from kvist.planner.candidate import Candidate
 from kvist.planner.evaluation import PlanningProblem
 from kvist.workload.adapting import num_starts
 
@@ -34,7 +34,7 @@ def plan_commands(
         name: shlex.join(
             [
                 "kvist", "serve", problem.deployment.model, "--policy", candidate.policy,
-                "--max-num-batched-tokens", str(candidate.token_budget), "--max-num-seqs", str(MAX_NUM_SEQS),
+                "--max-num-batched-tokens", str(candidate.token_budget), "--max-num-seqs", str(candidate.max_num_seqs),
             ]
         )
         for name in candidate.shapes
