@@ -16,12 +16,18 @@ from kvist.workload.trace_record import TextPart, count_prompt_tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFacts:
-    """Of a load: means, and the share of its prompts that must be computed however much is cached."""
+    """Of a load: means, and the share of its prompts that must be computed however much is cached.
+
+    chain_length, chain_pause_s: the longest chain of requests that follow each other from a first one, and the pauses
+    in it, on average over the first ones; 1 and 0 where nobody follows.
+    """
 
     mean_prompt_tokens: float
     mean_output_tokens: float
     computed_share: float
     prompt_lengths: tuple[int, ...]  # rising
+    chain_length: float = 1.0
+    chain_pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +44,32 @@ class Bound:
 
 def load_facts(load: PlanLoad) -> LoadFacts:
     lengths = load.lengths()
+    chain_length, chain_pause_s = chains(load.draws[0])
     return LoadFacts(
+        chain_length=chain_length,
+        chain_pause_s=chain_pause_s,
         mean_prompt_tokens=sum(prompt for prompt, _ in lengths) / len(lengths),
         mean_output_tokens=sum(output for _, output in lengths) / len(lengths),
         computed_share=computed_share(load.draws[0]),
         prompt_lengths=tuple(sorted(prompt for prompt, _ in lengths)),
+    )
+
+
+def chains(records: Draw) -> tuple[float, float]:
+    """Mean length of the longest chain from each first request, and the mean of its pauses."""
+    depths: list[tuple[int, float, int]] = []  # requests so far, pauses so far, number of the first one
+    longest: dict[int, tuple[int, float]] = {}
+    for record in records:
+        if record.after is None:
+            depth = (1, 0.0, record.index)
+        else:
+            count, pause_s, first = depths[record.after]
+            depth = (count + 1, pause_s + record.arrival_s, first)
+        depths.append(depth)
+        longest[depth[2]] = max(longest.get(depth[2], (0, 0.0)), depth[:2])
+    return (
+        sum(count for count, _ in longest.values()) / len(longest),
+        sum(pause_s for _, pause_s in longest.values()) / len(longest),
     )
 
 

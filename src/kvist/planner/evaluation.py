@@ -42,10 +42,11 @@ class PlanningProblem:
 
     @property
     def lifetime_s(self) -> float:
-        """How long a request is there that just keeps its targets."""
+        """How long a request is there that just keeps its targets or, where others follow it, they all together."""
         objective = self.deployment.objective
         tpot_s = USUAL_TPOT_S if objective.tpot_s is None else objective.tpot_s
-        return (objective.ttft_s or 0.0) + self.facts.mean_output_tokens * tpot_s
+        alone_s = (objective.ttft_s or 0.0) + self.facts.mean_output_tokens * tpot_s
+        return self.facts.chain_length * alone_s + self.facts.chain_pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

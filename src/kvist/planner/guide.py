@@ -80,7 +80,14 @@ def compared_with_guide(advice: Advice, recommended: Sequence[str]) -> list[str]
     lines = []
     for name in dict.fromkeys(map(_family, recommended)):
         if name in taken:
-            lines.append(f"agrees with the guide on {name}: {_gain(taken[name].gain)}")
+            gain = taken[name].gain
+            if gain is None or gain > 0.0:
+                lines.append(f"agrees with the guide on {name}: {_gain(gain)}")
+            else:
+                lines.append(
+                    f"the guide names {name}: by itself it changes goodput by {gain:+.0%} at the place where it is "
+                    "taken, before what comes after it"
+                )
         elif name in refused:
             lines.append(f"disagrees with the guide on {name}: it {refused[name].why}")
         else:
