@@ -101,8 +101,10 @@ def test_the_guide_names_techniques_and_loads_that_there_are() -> None:
 
 
 def test_a_model_that_fits_nowhere_is_refused() -> None:
+    said: list[str] = []
+
     with pytest.raises(ConfigError, match="fit no replica"):
-        Advisor(problem=problem(model="llama-3.1-405b"), num_devices=1, effort=EFFORT, say=[].append).advise()
+        Advisor(problem=problem(model="llama-3.1-405b"), num_devices=1, effort=EFFORT, say=said.append).advise()
 
 
 def test_chains_of_requests_are_as_long_as_their_longest_branch() -> None:

@@ -28,7 +28,7 @@ def plan_commands(
     start_rate = rate_per_s * num_starts(records) / len(records)
     simulate = [
         "kvist", "simulate", "--config", config_file, "--workload", problem.load.name,
-        "--num-prompts", str(len(records)), "--request-rate", f"{start_rate:.6g}", "--capacity", "1",
+        "--num-prompts", str(len(records)), "--request-rate", repr(start_rate), "--capacity", "1",
     ]  # fmt: skip
     serve = {
         name: shlex.join(
