@@ -32,6 +32,7 @@ REPROS: Mapping[str, Repro] = {
     "quant": Repro("kvist.repro.quant", "weights and K/V in fewer bits"),
     "gqa": Repro("kvist.repro.gqa", "Grouped-query attention (EMNLP'23)"),
     "distserve": Repro("kvist.repro.distserve", "DistServe (OSDI'24), simulated", is_simulated=True),
+    "mooncake": Repro("kvist.repro.mooncake", "Mooncake (FAST'25), simulated", is_simulated=True),
     "radix": Repro("kvist.repro.radix", "RadixAttention (SGLang, NeurIPS'24)"),
 }
 
