@@ -61,3 +61,13 @@ def test_every_scenario_gives_requests(name: str) -> None:
 
     assert len(the_load.draws) == 2
     assert all(count > 0 for count in count_prompt_tokens(the_load.draws[0]))
+
+
+def test_capacity_is_measured_with_requests_that_wait_for_nobody() -> None:
+    the_load = draws_of_load(shipped_loads().load("service_multi_turn"), num_draws=1, num_requests=24)
+
+    at_once = the_load.at_once()
+
+    assert all(record.after is None and record.arrival_s == 0.0 for record in at_once)
+    assert count_prompt_tokens(at_once) == count_prompt_tokens(the_load.draws[0])
+    assert at_once[1].prompt[: len(at_once[0].prompt)] == at_once[0].prompt  # what turns share they still share

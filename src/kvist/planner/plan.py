@@ -15,6 +15,7 @@ from kvist.planner.operating_point import OperatingPoint, operate
 from kvist.planner.search import Rounds, RunAll, SearchResult, Task
 
 FRONT_SIZE = 8
+EQUAL_WITHIN = 0.01  # figures closer than that are no choice
 MIN_LIFETIMES = 3.0  # of a request: how long a load must last for its queues to show
 
 
@@ -117,15 +118,21 @@ def plan_point(evaluation: Evaluation, problem: PlanningProblem, rate_per_s: flo
 
 
 def pareto_front(points: Sequence[PlanPoint]) -> list[PlanPoint]:
-    """Those that no other point is as good as in everything, and better in something."""
-    return [
-        point
-        for point in points
-        if not any(
+    """Those that no other point is as good as in everything and better in something. Of equals only the first."""
+    front: list[PlanPoint] = []
+    for point in points:
+        is_beaten = any(
             other.figures != point.figures and all(a <= b for a, b in zip(other.figures, point.figures, strict=True))
             for other in points
         )
-    ]
+        if not is_beaten and not any(_are_equal(other, point) for other in front):
+            front.append(point)
+    return front
+
+
+def _are_equal(one: PlanPoint, other: PlanPoint) -> bool:
+    pairs = zip(one.figures, other.figures, strict=True)
+    return all(a == b or math.isclose(a, b, rel_tol=EQUAL_WITHIN) for a, b in pairs)
 
 
 def error_bar(winner: Evaluation, problem: PlanningProblem, rounds: Rounds, run_all: RunAll) -> ErrorBar:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kvist.core.errors import ConfigError
-from kvist.workload.adapting import all_at_once, at_mean_rate, num_starts, take_first
+from kvist.workload.adapting import at_mean_rate, num_starts, take_first, unchained
 from kvist.workload.load_file import Load
 from kvist.workload.trace_record import AnswerPart, TraceRecord, count_prompt_tokens
 
@@ -39,7 +39,8 @@ class PlanLoad:
         return at_mean_rate(records, rate_per_s * num_starts(records) / len(records))
 
     def at_once(self, *, draw: int = 0, num_requests: int | None = None) -> Draw:
-        return all_at_once(self._first(draw, num_requests))
+        """All waiting from the beginning, followers too: what capacity is measured with."""
+        return unchained(self._first(draw, num_requests))
 
     def lengths(self) -> list[tuple[int, int]]:
         """Prompt and output tokens of each request of the first draw."""

@@ -14,6 +14,7 @@ from kvist.core.errors import ConfigError
 from kvist.planner.bounds import Bound
 from kvist.planner.candidate import Candidate
 from kvist.planner.evaluation import Effort, Evaluation, PlanningProblem, bound_of, evaluate
+from kvist.planner.search_space import ROUTERS as ALL_ROUTERS
 from kvist.planner.search_space import with_routers
 
 
@@ -50,12 +51,13 @@ class Goal:
         num_units = max(1, math.ceil(self.rate_per_s / unit_rate_per_s))
         return [replace(candidate, num_units=number) for number in (num_units, num_units + 1)]
 
-    def rank(self, whole: Evaluation) -> tuple[float, float, str]:
-        """To sort whole clusters by, the best one first."""
+    def rank(self, whole: Evaluation) -> tuple[float, float, int, str]:
+        """To sort whole clusters by, the best one first; of equals the one with the simplest router."""
+        router = ALL_ROUTERS.index(whole.candidate.router)
         num_devices, rate = whole.candidate.num_devices, whole.rate_per_s
         if self.rate_per_s is None:
-            return (-rate, num_devices, whole.candidate.text)
-        return (num_devices if rate >= self.rate_per_s else math.inf, -rate, whole.candidate.text)
+            return (-rate, num_devices, router, whole.candidate.text)
+        return (num_devices if rate >= self.rate_per_s else math.inf, -rate, router, whole.candidate.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ FULL = Rounds(
     ),
     keep=(24, 8),
     last=Effort(num_lifetimes=8.0, min_requests=1200, tolerance=0.03),
-    num_finalists=6,
+    num_finalists=4,
 )
 QUICK = Rounds(
     efforts=(Effort(num_lifetimes=0.5, min_requests=24, tolerance=0.5),),

@@ -64,6 +64,27 @@ def all_at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
     return scale_times(records, 0.0)
 
 
+def unchained(records: Sequence[TraceRecord]) -> list[TraceRecord]:
+    """The same requests, of which none waits for another: answers in prompts are texts of the same length.
+
+    For capacity: a few conversations leave a cluster idle while they wait for themselves. Requests come all at once.
+    """
+    return [
+        msgspec.structs.replace(
+            record,
+            prompt=tuple(
+                TextPart(f"answer {part.index}", 0, records[part.index].num_output_tokens)
+                if isinstance(part, AnswerPart)
+                else part
+                for part in record.prompt
+            ),
+            after=None,
+            arrival_s=0.0,
+        )
+        for record in records
+    ]
+
+
 def with_other_texts(records: Sequence[TraceRecord], mark: str) -> list[TraceRecord]:
     """The same requests with other texts, which a server cannot have cached. Records with equal marks still share."""
     return [
