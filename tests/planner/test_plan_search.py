@@ -88,3 +88,15 @@ def test_the_planned_cluster_is_written_as_it_is_read() -> None:
         config, _ = placed(candidate, problem())
 
         assert parse_cluster(cluster_toml(config), "plan.toml").config == config
+
+
+def test_no_goodput_is_claimed_beyond_the_capacity() -> None:
+    the_problem = problem()  # 40 requests are over before any queue has grown
+    run_all = run_here(the_problem)
+
+    plan = make_plan(search(SPACE[:1], the_problem, Goal(), QUICK, run_all), the_problem, QUICK, run_all)
+
+    assert plan.winner.goodput_per_s <= plan.winner.point.capacity_per_s
+    assert not plan.is_load_long_enough
+    assert not plan.winner.point.is_saturated
+    assert plan.winner.point.ttft.p99 is not None

@@ -46,6 +46,11 @@ def plan_lines(plan: Plan, problem: PlanningProblem, commands: PlanCommands) -> 
         f"  step times: {bar.reason}; error bars {bar.decode_bar:.0%} (decode), {bar.prefill_bar:.0%} (prefill)",
         *(f"  {reason}" for reason in plan.reasons),
     ]
+    if winner.goodput_per_s < winner.evaluation.rate_per_s:
+        lines.append(
+            f"  this load would pass at up to {winner.evaluation.rate_per_s:.3g} requests/s, but no more than "
+            f"{winner.point.capacity_per_s:.3g} can be completed for long: goodput is counted below that"
+        )
     if winner.point.is_saturated:
         lines.append(
             f"  load factor {SATURATED} or more: queues grow for as long as the load lasts, so no latencies are given"
@@ -55,9 +60,9 @@ def plan_lines(plan: Plan, problem: PlanningProblem, commands: PlanCommands) -> 
             f"  the load is over after {plan.num_lifetimes:.1f} lifetimes of a request: too soon to fill queues, so "
             "the goodput is an upper estimate; give a longer load"
         )
-    if plan.rate_per_s is not None and winner.evaluation.rate_per_s < plan.rate_per_s:
+    if plan.rate_per_s is not None and winner.goodput_per_s < plan.rate_per_s:
         lines.append(
-            f"  it does not reach {plan.rate_per_s:g} requests/s: allow more devices per unit, or other targets"
+            f"  it does not keep up {plan.rate_per_s:g} requests/s: give a longer load, other targets, or larger units"
         )
     lines += ["", "simulate it:", f"  {commands.simulate}", "serve a replica of it:"]
     lines += [f"  {command}" for command in dict.fromkeys(commands.serve.values())]
@@ -88,8 +93,8 @@ def point_cells(point: PlanPoint) -> list[str]:
     return [
         evaluation.candidate.text,
         str(evaluation.candidate.num_devices),
-        f"{evaluation.rate_per_s:.3g}",
-        f"{evaluation.rate_per_device:.3g}",
+        f"{point.goodput_per_s:.3g}",
+        f"{point.goodput_per_s / evaluation.candidate.num_devices:.3g}",
         _ms(at.ttft.p50, at),
         _ms(at.ttft.p99, at),
         _ms(at.tpot.p50, at),
@@ -142,8 +147,9 @@ def point_document(point: PlanPoint) -> dict[str, Any]:
         "token_budget": evaluation.candidate.token_budget,
         "router": evaluation.candidate.router,
         "number_format": evaluation.candidate.number_format,
-        "goodput": evaluation.rate_per_s,
-        "goodput_per_device": evaluation.rate_per_device,
+        "goodput": point.goodput_per_s,
+        "goodput_per_device": point.goodput_per_s / evaluation.candidate.num_devices,
+        "goodput_of_this_load": evaluation.rate_per_s,
         "goodput_surely_above": low,
         "goodput_surely_below": high,
         "bound": evaluation.bound.max_rate_per_s,
@@ -180,7 +186,11 @@ def write_report(path: Path, document: Mapping[str, Any], plan: Plan, problem: P
         bar_plot(
             "Goodput per device",
             [point.evaluation.candidate.text for point in points],
-            {"requests/s per device": [point.evaluation.rate_per_device for point in points]},
+            {
+                "requests/s per device": [
+                    point.goodput_per_s / point.evaluation.candidate.num_devices for point in points
+                ]
+            },
             y_label="requests/s per device",
         )
     )

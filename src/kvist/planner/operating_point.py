@@ -67,9 +67,10 @@ def operate(
     rate_per_s: float,
     *,
     draw: int = 0,
+    known_capacity_per_s: float | None = None,
 ) -> OperatingPoint:
-    """Simulate the load at the rate, and once with all requests at once for the capacity."""
-    capacity = capacity_per_s(config, step_times, load, draw=draw)
+    """Simulate the load at the rate and, unless it is known, once with all requests at once for the capacity."""
+    capacity = known_capacity_per_s or capacity_per_s(config, step_times, load, draw=draw)
     judged, result = watch(config, step_times, load.at_rate(rate_per_s, draw=draw), objective, rate_per_s)
     is_saturated = rate_per_s >= SATURATED * capacity
     requests = result.requests

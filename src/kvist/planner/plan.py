@@ -11,11 +11,12 @@ from kvist.costmodel.roofline import RooflineModel
 from kvist.planner.cost import Cost, cost_at
 from kvist.planner.evaluation import Evaluation, PlanningProblem, placed
 from kvist.planner.goodput_search import Spread, spread_over_draws
-from kvist.planner.operating_point import OperatingPoint, operate
+from kvist.planner.operating_point import OperatingPoint, capacity_per_s, operate
 from kvist.planner.search import Rounds, RunAll, SearchResult, Task
 
 FRONT_SIZE = 8
 EQUAL_WITHIN = 0.01  # figures closer than that are no choice
+SUSTAINED_SHARE = 0.97  # of the capacity: below what counts as saturated
 MIN_LIFETIMES = 3.0  # of a request: how long a load must last for its queues to show
 
 
@@ -44,12 +45,17 @@ class PlanPoint:
     cost: Cost | None
 
     @property
+    def goodput_per_s(self) -> float:
+        """What the search found, but no more than can be completed for long: a short load shows no saturation."""
+        return min(self.evaluation.rate_per_s, SUSTAINED_SHARE * self.point.capacity_per_s)
+
+    @property
     def figures(self) -> tuple[float, float, float, float]:
         """What the front is made of, all better when smaller: minus goodput, median latencies, dollars per token."""
         dollars = math.inf if self.cost is None else self.cost.per_million_output
         ttft, tpot = self.point.ttft.p50, self.point.tpot.p50
         return (
-            -self.evaluation.rate_per_s,
+            -self.goodput_per_s,
             math.inf if ttft is None else ttft,
             math.inf if tpot is None else tpot,
             dollars,
@@ -83,6 +89,10 @@ def make_plan(
 ) -> Plan:
     """Look closely at the finalists. rate_per_s: the load to plan for; None: each one's own goodput."""
     points = [plan_point(each, problem, rate_per_s) for each in _distinct(found.finalists)[:FRONT_SIZE]]
+    if rate_per_s is None:
+        points.sort(key=lambda point: -point.goodput_per_s)  # stable: of equals the one that the search ranked first
+    else:
+        points.sort(key=lambda point: _devices_for(point, rate_per_s))
     front = pareto_front(points)
     winner = points[0]
     config, _ = placed(winner.evaluation.candidate, problem)
@@ -99,13 +109,19 @@ def make_plan(
     )
 
 
+def _devices_for(point: PlanPoint, rate_per_s: float) -> float:
+    """Devices of a plan that keeps the rate up; infinitely many of one that does not."""
+    return point.evaluation.candidate.num_devices if point.goodput_per_s >= rate_per_s else math.inf
+
+
 def plan_point(evaluation: Evaluation, problem: PlanningProblem, rate_per_s: float | None) -> PlanPoint:
     config, step_times = placed(evaluation.candidate, problem)
-    rate = rate_per_s or evaluation.rate_per_s
+    capacity = capacity_per_s(config, step_times, problem.load)
+    rate = rate_per_s or min(evaluation.rate_per_s, SUSTAINED_SHARE * capacity)
     objective = problem.deployment.objective
     return PlanPoint(
         evaluation=evaluation,
-        point=operate(config, step_times, problem.load, objective, rate),
+        point=operate(config, step_times, problem.load, objective, rate, known_capacity_per_s=capacity),
         cost=cost_at(
             num_devices=evaluation.candidate.num_devices,
             price_per_device_hour=problem.deployment.price_per_device_hour,
@@ -166,7 +182,7 @@ def reasons(winner: PlanPoint, others: Sequence[PlanPoint]) -> list[str]:
         lines.append(f"{group} replicas compute {share:.0%} of the time")
     bound = winner.evaluation.bound.max_rate_per_s
     lines.append(
-        f"its goodput is {winner.evaluation.rate_per_s / bound:.0%} of what its step times allow at most "
+        f"its goodput is {winner.goodput_per_s / bound:.0%} of what its step times allow at most "
         f"({bound:.3g} requests/s)"
     )
     for label, is_other in (
@@ -175,17 +191,17 @@ def reasons(winner: PlanPoint, others: Sequence[PlanPoint]) -> list[str]:
     ):
         rivals = [other for other in others if is_other(other.evaluation.candidate)]
         if rivals and not is_other(candidate):
-            rival = max(rivals, key=lambda other: other.evaluation.rate_per_s)
-            ratio = winner.evaluation.rate_per_s / max(rival.evaluation.rate_per_s, 1e-12)
+            rival = max(rivals, key=lambda other: other.goodput_per_s)
+            ratio = winner.goodput_per_s / max(rival.goodput_per_s, 1e-12)
             lines.append(
                 f"the best with {label} ({rival.evaluation.candidate.text}) has {1 / ratio:.0%} of its goodput"
             )
     same = [other for other in others if other.evaluation.candidate.shapes == candidate.shapes]
     if same:
-        rival = max(same, key=lambda other: other.evaluation.rate_per_s)
+        rival = max(same, key=lambda other: other.goodput_per_s)
         lines.append(
             f"with the same placement, {_difference(candidate, rival.evaluation.candidate)} gives "
-            f"{rival.evaluation.rate_per_s / winner.evaluation.rate_per_s:.0%} of its goodput"
+            f"{rival.goodput_per_s / winner.goodput_per_s:.0%} of its goodput"
         )
     return lines
 
