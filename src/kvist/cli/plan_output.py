@@ -40,7 +40,8 @@ def plan_lines(plan: Plan, problem: PlanningProblem, commands: PlanCommands) -> 
     lines += [
         "",
         f"winner: {winner.evaluation.candidate.text}",
-        f"  goodput {error_text(plan)}",
+        f"  goodput {winner.goodput_per_s:.3g} requests/s",
+        f"  found with this load: {error_text(plan)}",
         f"  load factor {winner.point.load_factor:.2f} of {winner.point.capacity_per_s:.3g} requests/s, attainment "
         f"{winner.point.attainment:.1%} at {winner.point.rate_per_s:.3g} requests/s",
         f"  step times: {bar.reason}; error bars {bar.decode_bar:.0%} (decode), {bar.prefill_bar:.0%} (prefill)",
@@ -175,7 +176,8 @@ def write_report(path: Path, document: Mapping[str, Any], plan: Plan, problem: P
     )
     page.add_text(
         f"Objective {problem.deployment.objective.text}. Winner: {plan.winner.evaluation.candidate.text}, goodput "
-        f"{error_text(plan)}, at a load factor of {plan.winner.point.load_factor:.2f}."
+        f"{plan.winner.goodput_per_s:.3g} requests/s (found: {error_text(plan)}), at a load "
+        f"factor of {plan.winner.point.load_factor:.2f}."
     )
     page.add_text("\n\n".join(f"{reason}." for reason in plan.reasons))
     page.add_table(HEADERS, [point_cells(point) for point in plan.front], caption="Pareto front; latencies in ms")
