@@ -10,6 +10,8 @@ Run: python -m benchmarks.oracle_server [SCHEDULE_JSON] prints its port and serv
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import json
 import sys
 import time
@@ -21,6 +23,7 @@ import httptools
 import uvloop
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+TIMER_STEP_S = 0.0005  # of the loop: what is due within it is not worth another timer
 FAILURES = ("status_429", "status_500", "disconnect", "stall", "error_event", "no_end")
 
 
@@ -64,6 +67,32 @@ class Oracle:
         self.num_open = self.max_open = 0
         self.counters: Counter[str] = Counter()
         self._num_asked = 0
+        self._due: list[tuple[float, int, _Stream]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+
+    def write_at(self, time_s: float, stream: _Stream) -> None:
+        """Let the stream write its next chunk then. One timer for all: thousands of them would be slow."""
+        heapq.heappush(self._due, (time_s, next(self._order), stream))
+        if self._timer is None or time_s < self._timer_s:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = self._due[0][0]
+        self._timer = asyncio.get_running_loop().call_at(self._timer_s, self._write_due)
+
+    def _write_due(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        while self._due and self._due[0][0] <= now_s + TIMER_STEP_S:
+            stream = heapq.heappop(self._due)[2]
+            if not stream.is_ended:
+                stream.write_chunk()
+        self._timer = None
+        if self._due:
+            self._set_timer()
 
     def release(self) -> None:
         """Let every held stream write its next chunk."""
@@ -93,7 +122,7 @@ class _Stream:
         oracle.counters["prompt"] += self._num_prompt
         self._loop = asyncio.get_running_loop()
         self._next_s = self._loop.time() + self._schedule.ttft_s
-        self._timer: asyncio.TimerHandle | None = None
+        self.is_ended = False
         self._has_head = False
         self._wait()
 
@@ -128,23 +157,23 @@ class _Stream:
         if self._schedule.held:
             self._oracle.held.append(self)
         else:
-            self._timer = self._loop.call_at(self._next_s, self.write_chunk)
+            self._oracle.write_at(self._next_s, self)
 
     def _chunk(self, index: int, text: str, count: int, *, is_last: bool) -> bytes:
-        choice: dict[str, Any] = {"index": index, "finish_reason": "length" if is_last else None}
-        choice |= {"delta": {"content": text}} if self._is_chat else {"text": text}
-        chunk: dict[str, Any] = {
-            "id": "oracle",
-            "object": "chunk",
-            "created": 1,
-            "model": "oracle",
-            "choices": [choice],
-        }
-        if self._schedule.says == "ids":
-            choice["token_ids"] = [7] * count
-        if self._schedule.says == "timings":
-            chunk["timings"] = {"predicted_n": self._sent, "cache_n": 0}
-        return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+        """Put together by hand: a server that is slow at this would be what is measured."""
+        says = self._schedule.says
+        tokens = b',"token_ids":[%s]' % b",".join([b"7"] * count) if says == "ids" else b""
+        timings = b',"timings":{"predicted_n":%d,"cache_n":0}' % self._sent if says == "timings" else b""
+        return (
+            b'data: {"id":"oracle","object":"chunk","created":1,"model":"oracle","choices":[{"index":%d,%s%s%s}]%s}\n\n'
+            % (
+                index,
+                (b'"delta":{"content":"%s"}' if self._is_chat else b'"text":"%s"') % text.encode(),
+                b',"finish_reason":"length"' if is_last else b',"finish_reason":null',
+                tokens,
+                timings,
+            )
+        )
 
     def _closing(self) -> bytes:
         usage = {
@@ -179,8 +208,7 @@ class _Stream:
     def _end(self) -> None:
         self._sent = self._num_tokens
         self._oracle.num_open -= 1
-        if self._timer is not None:
-            self._timer.cancel()
+        self.is_ended = True
 
 
 class OracleProtocol(asyncio.Protocol):

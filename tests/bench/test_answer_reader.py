@@ -70,6 +70,15 @@ def test_a_total_is_spread_over_the_chunks_by_their_text() -> None:
     assert counted(reader) == [[(1.0, 1), (2.0, 2), (3.0, 3)]]
 
 
+def test_a_count_in_the_last_chunk_alone_is_a_total() -> None:
+    reader = read(
+        (1.0, event([text("ab")])),
+        (2.0, event([text("cd")])),
+        (3.0, event([text("", finish="length")], timings={"predicted_n": 4}) + DONE),
+    )
+    assert counted(reader) == [[(1.0, 2), (2.0, 2)]]
+
+
 def test_text_is_counted_where_the_server_says_nothing() -> None:
     reader = read((1.0, event([text("one two ")])), (2.0, event([text("three four", finish="stop")]) + DONE))
     assert counted(reader) == [[(1.0, 2), (2.0, 2)]]

@@ -85,6 +85,11 @@ class Sample:
     def text(self) -> str:
         return "".join(text for _, text, _ in self.pieces)
 
+    @property
+    def tells_counts(self) -> bool:
+        """Whether every chunk told its count. llama-server's last always does, which says nothing of the rest."""
+        return bool(self.pieces) and all(count is not None for _, _, count in self.pieces)
+
 
 class AnswerReader:
     """Fed with a stream's bytes; afterwards it knows the answer."""
@@ -183,9 +188,8 @@ def deliveries(sample: Sample, num_tokens: int) -> list[Delivery]:
     Where chunks tell their own counts, tokens that none told (an end of sequence without text) came with the last.
     Where they tell nothing, the total is spread over them by their share of the text, so that the sum is exact.
     """
-    told = [(time_s, count) for time_s, _, count in sample.pieces if count is not None]
-    if told:
-        counted = [(time_s, count) for time_s, count in told if count > 0]
+    if sample.tells_counts:
+        counted = [(time_s, count) for time_s, _, count in sample.pieces if count]
         missing = num_tokens - sum(count for _, count in counted)
         if missing > 0 and counted:
             counted[-1] = (counted[-1][0], counted[-1][1] + missing)
@@ -195,9 +199,10 @@ def deliveries(sample: Sample, num_tokens: int) -> list[Delivery]:
 
 def _spread(pieces: Sequence[tuple[float, str, int | None]], num_tokens: int) -> list[Delivery]:
     lengths = list(accumulate(len(text) for _, text, _ in pieces))
+    if not lengths or lengths[-1] == 0:  # nothing to go by: they are there at the end
+        return [(pieces[-1][0], num_tokens)] if pieces and num_tokens else []
     ends = [round(num_tokens * length / lengths[-1]) for length in lengths]
-    if ends:
-        ends[0] = max(ends[0], min(1, num_tokens))  # the first text is at least a token
+    ends[0] = max(ends[0], min(1, num_tokens))  # the first text is at least a token
     counted, before = [], 0
     for (time_s, _, _), end in zip(pieces, ends, strict=True):
         if end > before:

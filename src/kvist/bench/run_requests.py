@@ -89,6 +89,6 @@ def token_count_of(run: FinishedRun) -> TokenCount:
 def _way(reader: AnswerReader) -> TokenCount:
     if all(sample.token_ids for sample in reader.samples):
         return TokenCount.IDS
-    if any(sample.num_told for sample in reader.samples):
+    if all(sample.tells_counts for sample in reader.samples):
         return TokenCount.RUNNING
     return TokenCount.TOTAL if reader.usage is not None and reader.usage.completion_tokens else TokenCount.TEXT

@@ -119,7 +119,7 @@ async def probe(
 def _how_counted(reader: AnswerReader) -> TokenCount:
     if any(sample.token_ids for sample in reader.samples):
         return TokenCount.IDS
-    if any(count is not None for sample in reader.samples for _, _, count in sample.pieces):
+    if all(sample.tells_counts for sample in reader.samples):
         return TokenCount.RUNNING
     if reader.usage is not None and reader.usage.completion_tokens:
         return TokenCount.TOTAL

@@ -75,16 +75,26 @@ class ServerCodec:
     def _ask(self, route: str, fields: dict[str, Any], other_fields: dict[str, Any]) -> Any:  # Any: JSON
         for body in (fields, other_fields):
             try:
-                self._connection.request("POST", self._root + route, json.dumps(body), self._all_headers())
-                response = self._connection.getresponse()
-                content = response.read()
-                answer = json.loads(content) if response.status == 200 else None
+                status, content = self._post(route, json.dumps(body))
+                answer = json.loads(content) if status == 200 else None
             except (http.client.HTTPException, OSError, ValueError) as error:
-                self._connection.close()
                 raise ConfigError(f"POST {route} failed: {error!r}. {_ADVICE}") from error
             if isinstance(answer, dict) and any(answer.get(name) for name in ("tokens", "prompt", "content", "text")):
                 return answer
         raise _NO_TOKENIZER
+
+    def _post(self, route: str, body: str) -> tuple[int, bytes]:
+        """Status and content. A second try on a new connection: servers close those that were idle for seconds."""
+        for is_last in (False, True):
+            try:
+                self._connection.request("POST", self._root + route, body, self._all_headers())
+                response = self._connection.getresponse()
+                return response.status, response.read()
+            except (http.client.HTTPException, OSError):
+                self._connection.close()
+                if is_last:
+                    raise
+        raise AssertionError("unreachable")
 
     def _all_headers(self) -> dict[str, str]:
         return {"content-type": "application/json", **self._headers}

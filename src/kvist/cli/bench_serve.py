@@ -187,8 +187,8 @@ def _options(arguments: argparse.Namespace) -> ServeOptions:
 
 def _result_path(arguments: argparse.Namespace, options: ServeOptions) -> Path | None:
     """Where the result goes: --json, or what vLLM's flags say."""
-    asked = arguments.save_result or arguments.save_detailed or arguments.result_dir or arguments.result_filename
-    if not asked:
+    asked = arguments.save_result or arguments.result_dir or arguments.result_filename
+    if not asked and (arguments.json is not None or not arguments.save_detailed):
         return arguments.json  # type: ignore[no-any-return]
     if arguments.json is not None:
         raise ConfigError("--json and --save-result both say where the result goes; give one")

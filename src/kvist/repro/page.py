@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvist.repro.brief import brief_lines
+from kvist.repro.registry import REPROS
 from kvist.repro.result import from_document
 from kvist.repro.table import markdown_lines
 
@@ -29,6 +30,12 @@ def _lines(documents: Sequence[Document]) -> Iterator[str]:
         yield f"`kvist repro {result.name}`. {origin(document)}"
         yield ""
         yield from markdown_lines(result)
+    missing = [name for name in REPROS if name not in {document["name"] for document in documents}]
+    if missing:
+        yield ""
+        yield "## Not run for this page"
+        yield ""
+        yield f"There is no stored result of {', '.join(f'`kvist repro {name}`' for name in missing)}."
     yield ""
     yield from brief_lines()
 

@@ -128,6 +128,10 @@ class KVHandover:
             self.lease(request_id, self._kv_cache.admit(request_id, domain, prefix, whole), now)
         return num_tokens
 
+    def holds(self, request_id: RequestId) -> bool:
+        """Whether there is such a lease."""
+        return request_id in self._leases
+
     def release_lease(self, request_id: RequestId) -> bool:
         """The reader has all it needs. Returns whether there was such a lease."""
         lease = self._leases.pop(request_id, None)

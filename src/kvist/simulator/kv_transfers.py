@@ -155,9 +155,11 @@ class KVTransfers:
                 stream.num_open -= 1
                 self._advance(arrival.request_id, stream, now_ns)
             return
-        request_id = arrival.receive.request_id
+        request_id, end_token = arrival.receive.request_id, arrival.end_token
+        if arrival.held_by is not None and not self._is_held(*arrival.held_by):
+            end_token = arrival.receive.first_token  # its source was lost, or gave it up, while it was read
         if self._replicas[arrival.target].is_live:
-            self._replicas[arrival.target].bring(request_id, arrival.end_token, now_ns)
+            self._replicas[arrival.target].bring(request_id, end_token, now_ns)
         if arrival.held_by is not None:
             self._release(*arrival.held_by, now_ns)
 
@@ -182,6 +184,10 @@ class KVTransfers:
     def _fill(self, filling: _Filling, path: Sequence[int], now_ns: int) -> None:
         num_tokens = filling.end_token - filling.receive.first_token
         self.links.begin(path if num_tokens else (), num_tokens * self._kv_bytes_per_token, now_ns, filling)
+
+    def _is_held(self, replica_id: int, lease_id: RequestId) -> bool:
+        replica = self._replicas[replica_id]
+        return replica.is_live and replica.scheduler.kv_handover.holds(lease_id)
 
     def _release(self, replica_id: int, lease_id: RequestId, now_ns: int) -> None:
         if self._replicas[replica_id].is_live:

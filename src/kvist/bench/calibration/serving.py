@@ -93,11 +93,16 @@ def serving_metric(
 
 
 def _weights(shape: LoadShape, requests: Sequence[SimulatedRequest]) -> list[float]:
-    """Of each request: where fewer rounds were simulated, those after the first stand for all that came after it."""
-    if shape.num_clients is None or closed_rounds(shape) == 1:
+    """Of each request: where fewer rounds were simulated, those in the middle stand for all that came after the first.
+
+    The last round then only keeps the engine as busy as it was until the others have ended.
+    """
+    clients, rounds = shape.num_clients, closed_rounds(shape) if shape.num_clients else 0
+    if clients is None or rounds == shape.num_rounds:
         return [1.0] * len(requests)
-    later = (shape.num_rounds - 1) / (closed_rounds(shape) - 1)
-    return [1.0 if request.index < shape.num_clients else later for request in requests]
+    middle = (shape.num_rounds - 1) / (rounds - 2)
+    by_round = [1.0, *[middle] * (rounds - 2), 0.0]
+    return [by_round[request.index // clients] for request in requests]
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ from kvist.workload.trace_record import TextPart, TraceRecord
 
 SEED = 20_260
 OPEN_REQUESTS, LEAST_OPEN_S = 160, 25.0  # of an open load: so many, or as many as come in so long
+FEWEST_ROUNDS = 3
 MAX_PROMPT_TOKENS, MAX_STEPS = 250_000, 6_000  # of a closed load: beyond these, fewer rounds stand for all
 
 
@@ -52,9 +53,9 @@ def _closed(shape: LoadShape) -> list[TraceRecord]:
 
 
 def closed_rounds(shape: LoadShape) -> int:
-    """Requests per client that are simulated."""
+    """Requests per client that are simulated: all, or the first, some for all others, and one more to end with."""
     affordable = min(MAX_PROMPT_TOKENS // ((shape.num_clients or 1) * shape.prompt_len), MAX_STEPS // shape.output_len)
-    return min(shape.num_rounds, max(2, affordable))
+    return min(shape.num_rounds, max(FEWEST_ROUNDS, affordable))
 
 
 def _drawn(mean: int, shape: LoadShape, stream: RandomStream) -> int:
