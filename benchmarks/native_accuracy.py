@@ -141,7 +141,10 @@ def main() -> None:
         "same bits as the twin in plain C++": {isa: np.array_equal(tables[isa], tables[twins[isa]]) for isa in isas},
         **{name: summary(each, scores["reference"], golden) for name, each in scores.items()},
     }
-    limits = "activations are rounded to bfloat16 on amx, elsewhere to int8 with a scale per row and 32 numbers; English prose of one model"
+    limits = (
+        "activations are rounded to bfloat16 on amx, elsewhere to int8 with a scale per row and 32 numbers; "
+        "English prose of one model"
+    )
     print(write_result("native_accuracy", results, seed=None, num_warm_up=0, limits=limits))
 
 
