@@ -5,80 +5,10 @@
 // segments are merged left to right. A query's arithmetic therefore does not depend on chunking, company or threads.
 #include "attention_float.h"
 #include "attention_int8.h"
-
-#include <algorithm>
+#include "attention_matrix.h"
 
 namespace kvist::KVIST_ISA {
 namespace {
-
-constexpr float kMasked = -2e30f;  // finite: 2^(kMasked - anything seen) is 0 without a NaN on the way
-constexpr float kStart = -1e30f;
-constexpr float kLog2E = 1.44269504f;
-
-struct Query {
-    int position;
-    const float* q;
-    float* out;  // [head_dim]: weighted values, not yet divided
-    float max;   // of the scores so far, in powers of two
-};
-
-struct Workspace {
-    alignas(64) float out[kMaxQueries * kMaxHeadDim];  // of a segment
-    alignas(64) float sums[kMaxQueries][kLanes];       // softmax sums, key by key in lanes
-    alignas(64) float total[kMaxQueries];              // merged over segments
-    alignas(64) float scores[kLanes][kTileKeys];       // then softmax weights
-    Query queries[kMaxQueries];
-    float merged_max[kMaxQueries];
-};
-int oldest_key(const AttentionArgs& a, int position) { return a.window > 0 ? std::max(0, position - a.window + 1) : 0; }
-
-struct KeyIndices {
-    alignas(64) float of[kTileKeys];
-    constexpr KeyIndices() : of() {
-        for (int j = 0; j < kTileKeys; j++) of[j] = static_cast<float>(j);
-    }
-};
-constexpr KeyIndices kIndices;
-
-// Soft-caps the scores of one query and hides keys outside [oldest, end) of the tile.
-inline void mask_scores(const AttentionArgs& a, float* s, int vectors, int oldest, int end) {
-    if (a.softcap > 0)
-        for (int j = 0; j < vectors * kLanes; j++) s[j] = a.softcap * kLog2E * std::tanh(s[j] / a.softcap);
-    if (oldest <= 0 && end >= vectors * kLanes) return;
-    const F16 low = set1(static_cast<float>(oldest)), high = set1(static_cast<float>(end)), hidden = set1(kMasked);
-    for (int c = 0; c < vectors; c++) {
-        const F16 index = load(kIndices.of + c * kLanes);
-        const F16 seen = select_lt(index, high, load(s + c * kLanes), hidden);
-        store(s + c * kLanes, select_lt(index, low, hidden, seen));
-    }
-}
-
-// Turns scores into softmax weights; factor[i] is what the query's earlier values and sums shrink by.
-inline void softmax_tile(const AttentionArgs& a, Query* queries, int rows, int first, int num_seen, float (*sums)[kLanes],
-                         float (*scores)[kTileKeys], float* factor) {
-    const int vectors = (num_seen + kLanes - 1) / kLanes;
-    for (int i = 0; i < rows; i++) {
-        float* s = scores[i];
-        const int position = queries[i].position;
-        mask_scores(a, s, vectors, oldest_key(a, position) - first, std::min(position - first + 1, num_seen));
-        F16 m = load(s);
-        for (int c = 1; c < vectors; c++) m = max(m, load(s + c * kLanes));
-        const float top = std::max(queries[i].max, reduce_max(m));
-        factor[i] = queries[i].max - top;
-        queries[i].max = top;
-    }
-    store(factor, exp2_negative(load(factor)));
-    for (int i = 0; i < rows; i++) {
-        const F16 top = set1(queries[i].max);
-        F16 total = mul(load(sums[i]), set1(factor[i]));
-        for (int c = 0; c < vectors; c++) {
-            const F16 weight = exp2_negative(sub(load(scores[i] + c * kLanes), top));
-            total = add(total, weight);
-            store(scores[i] + c * kLanes, weight);
-        }
-        store(sums[i], total);
-    }
-}
 
 // Passes keys [begin, end) of one KV head by w.queries, whose statistics go on from what they are. `begin` starts a tile.
 template <class Math>
@@ -90,18 +20,13 @@ void attend(const AttentionArgs& a, Math& math, const int32_t* block_table, int 
         math.load_tile(block_table, kv_head, first, num_keys);
         for (int q = 0; q < count; q += Math::kRows) {
             const int rows = std::min(Math::kRows, count - q);
-            int newest = 0, oldest = first + kTileKeys;
-            for (int i = q; i < q + rows; i++) {
-                newest = std::max(newest, w.queries[i].position);
-                oldest = std::min(oldest, oldest_key(a, w.queries[i].position));
-            }
-            const int num_seen = std::min(num_keys, newest - first + 1);
-            if (num_seen <= 0 || oldest >= first + num_seen) continue;  // hidden keys change no statistics
+            const int num_seen = Seen(a, w, q, rows).num_keys(first, num_keys);
+            if (num_seen <= 0) continue;  // hidden keys change no statistics
             float *scores[Math::kRows], *out[Math::kRows];
-            for (int i = 0; i < rows; i++) scores[i] = w.scores[i], out[i] = w.queries[q + i].out;
+            for (int i = 0; i < rows; i++) scores[i] = w.scores[i], out[i] = w.out + (q + i) * a.kv.head_dim;
             math.scores(q, rows, (num_seen + kLanes - 1) / kLanes * kLanes, scores);
             alignas(64) float factor[kLanes] = {};
-            softmax_tile(a, w.queries + q, rows, first, num_seen, w.sums + q, w.scores, factor);
+            softmax_tile(a, w, q, rows, first, num_seen, factor);
             math.values(rows, num_seen, w.scores, factor, out);
         }
     }
@@ -130,24 +55,25 @@ void each_query_run(const AttentionArgs& a, int kv_head, const TokenRange* token
 }
 
 void start_segment(const AttentionArgs& a, int i, Workspace& w) {
-    w.queries[i].max = kStart;
+    w.max[i] = kStart;
     store(w.sums[i], zero());
-    std::fill_n(w.queries[i].out, a.kv.head_dim, 0.0f);
+    std::fill_n(w.out + i * a.kv.head_dim, a.kv.head_dim, 0.0f);
 }
 
 float* state_of(float* states, int query, int head_dim) { return states + attention_state_floats(query, head_dim); }
 const float* state_of(const float* states, int query, int head_dim) { return states + attention_state_floats(query, head_dim); }
 
-void save_state(int i, float* state, const Workspace& w) {  // the values are there already
-    state[0] = w.queries[i].max;
+void save_state(const AttentionArgs& a, int i, float* state, const Workspace& w) {
+    state[0] = w.max[i];
     store(state + kLanes, load(w.sums[i]));
+    std::copy_n(w.out + i * a.kv.head_dim, a.kv.head_dim, state + 2 * kLanes);
 }
 
 // Goes on with a segment that a shared prefix begins.
 void load_state(const AttentionArgs& a, int i, const float* state, Workspace& w) {
-    w.queries[i].max = state[0];
+    w.max[i] = state[0];
     store(w.sums[i], load(state + kLanes));
-    std::copy_n(state + 2 * kLanes, a.kv.head_dim, w.queries[i].out);
+    std::copy_n(state + 2 * kLanes, a.kv.head_dim, w.out + i * a.kv.head_dim);
 }
 
 // Absorbs a later segment of query i into what is merged so far, in `out`. A query that saw none of it stays as it is.
@@ -184,7 +110,7 @@ void divide(const AttentionArgs& a, int i, float* out, const Workspace& w) {
     for (int d = 0; d < a.kv.head_dim; d += kLanes) store(out + d, mul(load(out + d), set1(inverse)));
 }
 
-// Attends to keys of one segment; statistics start afresh or go on from the prefix's. Queries' `out` get the values.
+// Attends to keys of one segment; statistics start afresh or go on from the prefix's.
 template <class Math>
 void attend_segment(const AttentionArgs& a, Math& math, const int32_t* block_table, int kv_head, int count, int first,
                     int segment, int key_end, const SharedPrefix& prefix, Workspace& w) {
@@ -215,6 +141,7 @@ void with_queries(const AttentionArgs& a, int count, const Workspace& w, Fn fn) 
 template <class Fn>
 void with_math(const AttentionArgs& a, int count, const Workspace& w, Fn fn) {
     if (a.is_integer) with_queries<IntegerMath>(a, count, w, fn);
+    else if (MatrixMath::takes(a.kv)) with_queries<MatrixMath>(a, count, w, fn);
     else with_queries<FloatMath>(a, count, w, fn);
 }
 
@@ -222,7 +149,6 @@ void with_math(const AttentionArgs& a, int count, const Workspace& w, Fn fn) {
 
 void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const SharedPrefix& prefix) {
     Workspace& w = scratch<Workspace>();
-    const int head_dim = a.kv.head_dim;
     const StepRow& row = a.rows[tokens.row];
     each_query_run(a, kv_head, &tokens, 1, w, [&](int count, int first) {
         const int num_whole = prefix.num_keys / kSegment;
@@ -232,16 +158,9 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
         merge_states(a, count, first, prefix.states, prefix.segment_floats, num_whole, w);
         with_math(a, count, w, [&](auto& math) {
             for (int segment = begin; segment <= last; segment++) {
-                float* out[kMaxQueries];
-                for (int i = 0; i < count; i++) {
-                    out[i] = w.queries[i].out;
-                    w.queries[i].out = w.out + i * head_dim;
-                }
                 attend_segment(a, math, row.block_table, kv_head, count, first, segment, (segment + 1) * kSegment, prefix, w);
-                for (int i = 0; i < count; i++) {
-                    merge(a, i, out[i], w.queries[i].max, w.sums[i], w.queries[i].out, w);
-                    w.queries[i].out = out[i];
-                }
+                for (int i = 0; i < count; i++)
+                    merge(a, i, w.queries[i].out, w.max[i], w.sums[i], w.out + i * a.kv.head_dim, w);
             }
         });
         for (int i = 0; i < count; i++) divide(a, i, w.queries[i].out, w);
@@ -251,14 +170,12 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
 void attention_segment(const AttentionArgs& a, int kv_head, const TokenRange* tokens, int num_ranges, int segment, int key_end,
                        const SharedPrefix& prefix, float* states) {
     Workspace& w = scratch<Workspace>();
-    const int head_dim = a.kv.head_dim;
     const int32_t* block_table = a.rows[tokens[0].row].block_table;
     each_query_run(a, kv_head, tokens, num_ranges, w, [&](int count, int first) {
-        for (int i = 0; i < count; i++) w.queries[i].out = state_of(states, first + i, head_dim) + 2 * kLanes;
         with_math(a, count, w, [&](auto& math) {
             attend_segment(a, math, block_table, kv_head, count, first, segment, key_end, prefix, w);
         });
-        for (int i = 0; i < count; i++) save_state(i, state_of(states, first + i, head_dim), w);
+        for (int i = 0; i < count; i++) save_state(a, i, state_of(states, first + i, a.kv.head_dim), w);
     });
 }
 

@@ -11,7 +11,6 @@ namespace kvist::KVIST_ISA {
 inline F16 load_kv(KVType type, const uint8_t* p, int64_t element) {
     switch (type) {
         case KVType::f16: return load_half(reinterpret_cast<const uint16_t*>(p) + element);
-        case KVType::bf16: return load_bfloat(reinterpret_cast<const uint16_t*>(p) + element);
         default: return load(reinterpret_cast<const float*>(p) + element);
     }
 }
@@ -29,6 +28,24 @@ template <KVType kType>
 void widen_values(const KVLayout& kv, const uint8_t* values, int slot, int count, float* v) {
     values += int64_t{slot} * kv.head_dim * (kType == KVType::f32 ? 4 : 2);
     for (int i = 0; i < count * kv.head_dim; i += kLanes) store(v + i, load_kv(kType, values, i));
+}
+
+template <>
+inline void widen_keys<KVType::bf16>(const KVLayout& kv, const uint8_t* keys, int slot, float* k) {
+    for (int d = 0; d < kv.head_dim; d += 2, k += 2 * kTileKeys) {
+        const auto* pairs = reinterpret_cast<const uint16_t*>(keys) + d * kv.block_size + 2 * slot;
+        store(k, load_bfloat_pairs<0>(pairs));
+        store(k + kTileKeys, load_bfloat_pairs<1>(pairs));
+    }
+}
+
+template <>
+inline void widen_values<KVType::bf16>(const KVLayout& kv, const uint8_t* values, int slot, int count, float* v) {
+    for (int j = 0; j < count; j++, v += kv.head_dim) {
+        const auto* pairs = reinterpret_cast<const uint16_t*>(values) + (slot + j) / 2 * 2 * kv.head_dim;
+        for (int d = 0; d < kv.head_dim; d += kLanes)
+            store(v + d, j % 2 ? load_bfloat_pairs<1>(pairs + 2 * d) : load_bfloat_pairs<0>(pairs + 2 * d));
+    }
 }
 
 template <>

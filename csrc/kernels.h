@@ -27,8 +27,10 @@ struct StepRow {
     const int32_t* block_table;
 };
 
-// KV bytes: [block][layer][K or V][head]; K of a head is [head_dim][block_size], V is [block_size][head_dim]. int8 numbers lie
-// four by four, K as [head_dim / 4][block_size][4] and V as [block_size / 4][head_dim][4]; a float scale per slot follows them.
+// KV bytes: [block][layer][K or V][head]; K of a head is [head_dim][block_size], V is [block_size][head_dim]. bfloat16 numbers lie
+// two by two, K as [head_dim / 2][block_size][2] and V as [block_size / 2][head_dim][2], as the matrix unit multiplies them. int8
+// numbers lie four by four, K as [head_dim / 4][block_size][4] and V as [block_size / 4][head_dim][4]; a float scale per slot
+// follows them.
 struct KVLayout {
     uint8_t* base;
     int64_t block_bytes;

@@ -49,11 +49,16 @@ void write_scaled(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, 
     for (int d = 0; d < kv.head_dim; d++) v[4 * d] = rounded[d];
 }
 
-uint16_t to_bfloat(float x) {  // round to nearest even; NaN stays NaN
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
-    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+void write_pairs(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, const float* key, const float* value) {
+    uint16_t rounded[kMaxHeadDim];
+    const auto round_all = [&](const float* x) {
+        for (int d = 0; d < kv.head_dim; d += kLanes) store_bfloat(rounded + d, load(x + d));
+    };
+    round_all(key);
+    for (int d = 0; d < kv.head_dim; d += 2) std::memcpy(keys + 2 * int64_t{d} * kv.block_size + 4 * slot, rounded + d, 4);
+    round_all(value);
+    auto* v = reinterpret_cast<uint16_t*>(values) + int64_t{slot / 2} * 2 * kv.head_dim + slot % 2;
+    for (int d = 0; d < kv.head_dim; d++) v[2 * d] = rounded[d];
 }
 
 }  // namespace
@@ -77,11 +82,7 @@ void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, 
                     write_plain<uint16_t>(kv, keys, values, slot, key, value,
                                           [](const float* from, uint16_t* to) { store_half(to, load(from)); });
                     break;
-                case KVType::bf16:
-                    write_plain<uint16_t>(kv, keys, values, slot, key, value, [](const float* from, uint16_t* to) {
-                        for (int i = 0; i < kLanes; i++) to[i] = to_bfloat(from[i]);
-                    });
-                    break;
+                case KVType::bf16: write_pairs(kv, keys, values, slot, key, value); break;
                 case KVType::int8: write_scaled(kv, keys, values, slot, key, value); break;
             }
         }

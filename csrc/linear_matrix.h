@@ -130,8 +130,8 @@ void matrix_tiles(const LinearArgs& a, MatrixUnit& unit, int tile, int tile_end,
     static_assert(kBehind < kRing);
     auto& room = scratch<MatrixRoom>();
     const int num_groups = a.w.k / kGroup;
-    const PackedTile<Format> packed[2] = {packed_tile<Format>(a, tile, tile_end, false),
-                                          packed_tile<Format>(a, tile + kTiles - 1, tile_end, false)};
+    const PackedTile<Format> packed[2] = {packed_tile<Format>(a, tile, tile_end, kTiles),
+                                          packed_tile<Format>(a, tile + kTiles - 1, tile_end, kTiles)};
     const int kept = row_end - row_begin > kBlockRows ? -1 : kRing - 1;
     for (int begin = 0; begin < num_groups; begin += kMaxChunk) {
         const int groups = std::min(kMaxChunk, num_groups - begin);

@@ -27,11 +27,11 @@ struct PackedTile {
     auto unfold(int g) const { return Format::expand(block(g), g % Format::kGroups); }
 };
 template <class Format>
-PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, bool fetch_next_tile) {
+PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, int tiles_ahead) {
     const int blocks_per_tile = a.w.k / (kGroup * Format::kGroups);
     const auto* data = static_cast<const typename Format::Block*>(a.w.data);
     return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + int64_t{tile_end} * blocks_per_tile),
-            fetch_next_tile ? blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
+            tiles_ahead ? int64_t{tiles_ahead} * blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ inline F16 exp2_int(F16 n) {
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
 }
+// a - floor(a), rounded; 0 for an infinite a
+inline F16 fraction(F16 a) { return {_mm512_reduce_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+// a * 2^floor(b), rounded once
+inline F16 scale_exp2_floor(F16 a, F16 b) { return {_mm512_scalef_ps(a.v, b.v)}; }
 // The float whose bits are a's, shifted left by 23
 inline F16 shift_to_exponent(F16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))}; }
 inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
@@ -68,6 +72,21 @@ inline void store_bfloat(uint16_t* p, F16 a) {
     const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 #endif
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
+}
+// Numbers kIndex, kIndex + 2, ... of 32
+template <int kIndex>
+inline F16 load_bfloat_pairs(const uint16_t* p) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    return {_mm512_castsi512_ps(kIndex ? _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)) : _mm512_slli_epi32(pairs, 16))};
+}
+// Numbers of a, then those of b; see store_bfloat
+inline void store_bfloat2(uint16_t* p, F16 a, F16 b) {
+#if defined(__AVX512BF16__)
+    _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v));
+#else
+    store_bfloat(p, a);
+    store_bfloat(p + kLanes, b);
+#endif
 }
 inline F16 load_int32(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
 inline F16 load_int8(const int8_t* p) {
@@ -139,6 +158,15 @@ inline __m256 load_bfloat8(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
 }
 inline F16 load_bfloat(const uint16_t* p) { return {load_bfloat8(p), load_bfloat8(p + 8)}; }
+template <int kIndex>
+inline __m256 load_bfloat_pairs8(const uint16_t* p) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_castsi256_ps(kIndex ? _mm256_and_si256(pairs, _mm256_set1_epi32(-65536)) : _mm256_slli_epi32(pairs, 16));
+}
+template <int kIndex>
+inline F16 load_bfloat_pairs(const uint16_t* p) {
+    return {load_bfloat_pairs8<kIndex>(p), load_bfloat_pairs8<kIndex>(p + 16)};
+}
 inline F16 load_int32(const int32_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
             _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8)))};
@@ -237,6 +265,15 @@ template <int kIndex>
 inline F16 load_quads(const int8_t* p) {
     return lanes([=](int i) { return static_cast<float>(p[4 * i + kIndex]); });
 }
+template <int kIndex>
+inline F16 load_bfloat_pairs(const uint16_t* p) {
+    return lanes([=](int i) {
+        const uint32_t bits = static_cast<uint32_t>(p[2 * i + kIndex]) << 16;
+        float x;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    });
+}
 inline void store_int8(int8_t* p, F16 a) {
     for (int i = 0; i < kLanes; i++) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -244,6 +281,22 @@ inline void store_int8(int8_t* p, F16 a) {
 #endif
 
 #if !defined(__AVX512F__)
+template <class Fn>
+inline F16 lane_by_lane(F16 a, F16 b, Fn fn) {
+    float x[kLanes], y[kLanes];
+    store(x, a), store(y, b);
+    for (int i = 0; i < kLanes; i++) x[i] = fn(x[i], y[i]);
+    return load(x);
+}
+inline F16 fraction(F16 a) {
+    return lane_by_lane(a, a, [](float x, float) { return std::isinf(x) ? 0.0f : x - std::floor(x); });
+}
+inline F16 scale_exp2_floor(F16 a, F16 b) {
+    return lane_by_lane(a, b, [](float x, float y) {
+        if (std::isnan(y)) return y;
+        return std::ldexp(x, static_cast<int>(std::fmax(-999.0f, std::fmin(std::floor(y), 999.0f))));
+    });
+}
 inline void store_bfloat(uint16_t* p, F16 a) {
     float x[kLanes];
     store(x, a);
@@ -256,6 +309,10 @@ inline void store_bfloat(uint16_t* p, F16 a) {
         else bits += 0x7fff + (bits >> 16 & 1);
         p[i] = static_cast<uint16_t>(bits >> 16);
     }
+}
+inline void store_bfloat2(uint16_t* p, F16 a, F16 b) {
+    store_bfloat(p, a);
+    store_bfloat(p + kLanes, b);
 }
 #endif
 

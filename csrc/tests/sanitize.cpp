@@ -16,6 +16,7 @@ namespace {
 constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 32, kQHeads = 4, kKVHeads = 2, kBlockSize = 16;
 constexpr int kPerToken = 2, kExperts = 4;
 constexpr int64_t kHalfBlock = int64_t{kKVHeads} * kHeadDim * kBlockSize * 2;
+constexpr int64_t kBlockBytes = 6 * kHalfBlock;  // a layer each of float16, int8 and bfloat16
 constexpr Format kQuantized[] = {Format::q4_0, Format::q4_1, Format::q4_k, Format::q5_0,
                                  Format::q5_1, Format::q5_k, Format::q6_k, Format::q8_0};
 
@@ -111,14 +112,22 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
     float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
     plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
-    const AttentionShape shape = {4 * kHalfBlock, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
-                                  kKVHeads,       kHeadDim, window,     0.2f,        0.0f,       angles};
+    const AttentionShape shape = {kBlockBytes, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
+                                  kKVHeads,    kHeadDim, window,     0.2f,        0.0f,       angles};
     const int k_column = kQHeads * kHeadDim, v_column = k_column + kKVHeads * kHeadDim;
     const int attended = plan.add_quantized(kQHeads * kHeadDim);
-    // The same queries over int8 keys and values, in the second half of each block.
-    const AttentionShape int8_shape = {
-        4 * kHalfBlock, 2 * kHalfBlock, 3 * kHalfBlock, KVType::int8, kBlockSize, kQHeads, kKVHeads,
-        kHeadDim,       window,         0.2f,           0.0f,         angles,     true};
+    // The same queries over int8 and bfloat16 keys and values, in later parts of each block.
+    const AttentionShape int8_shape = {kBlockBytes, 2 * kHalfBlock, 3 * kHalfBlock, KVType::int8, kBlockSize, kQHeads, kKVHeads,
+                                       kHeadDim,    window,         0.2f,           0.0f,         angles,     true};
+    AttentionShape bfloat_shape = shape;
+    bfloat_shape.k_offset = 4 * kHalfBlock, bfloat_shape.v_offset = 5 * kHalfBlock;
+    bfloat_shape.type = KVType::bf16;
+    append_attention(plan, bfloat_shape,
+                     {plan.buffer(qkv),
+                      plan.buffer(qkv, k_column),
+                      plan.buffer(qkv, v_column),
+                      plan.buffer(result(kQHeads * kHeadDim)),
+                      {}});
     append_attention(plan, int8_shape,
                      {plan.buffer(qkv),
                       plan.buffer(qkv, k_column),
@@ -133,7 +142,7 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     std::normal_distribution<float> normal;
     for (int i = 0; i < num_tokens * kWidth; i++) plan.buffer(x).data[i] = normal(random);
     const int blocks = (start + num_tokens) / kBlockSize + 1;
-    std::vector<uint8_t> kv(2 * blocks * 4 * kHalfBlock, 0x11);  // small halves where earlier steps would have written
+    std::vector<uint8_t> kv(2 * blocks * kBlockBytes, 0x11);  // small halves where earlier steps would have written
     std::vector<int32_t> table(2 * blocks), tokens(num_tokens, kOutputs - 1), positions(num_tokens, 0);
     for (int i = 0; i < 2 * blocks; i++) table[i] = 2 * blocks - 1 - i;
     for (int i = 1; i < num_tokens; i++) positions[i] = start + i - 1;

@@ -10,6 +10,7 @@ import pytest
 
 from kvist.bench.trace_report import request_rows
 from kvist.cli.main import main
+from kvist.cli.policy_table import _COLUMNS
 from kvist.core.request import FinishReason
 from kvist.core.request_events import Finished, Preempted, Queued, Scheduled, TokensSampled
 from kvist.metrics.benchmark_result import benchmark_result
@@ -17,6 +18,7 @@ from kvist.metrics.chrome_trace import write_chrome_trace
 from kvist.metrics.served_request import Outcome, ServedRequest
 from kvist.metrics.step_record import OperationTime, StepPart, StepRecord
 from kvist.metrics.trace_reader import read_events
+from kvist.repro.result import BarPlot, ReproResult, to_document
 
 
 def trace_lines() -> list[str]:
@@ -96,3 +98,27 @@ def test_a_trace_is_summed_up_in_a_table_or_as_json(tmp_path: Path, capsys: pyte
     (tmp_path / "empty.json").write_text("")
     assert main(["trace", "summary", str(tmp_path / "empty.json")]) == 0
     assert main(["trace", "summary", str(tmp_path / "none.json")]) == 1
+
+
+def test_papers_and_policies_are_sections_of_the_page(tmp_path: Path) -> None:
+    origin = {
+        "command": "kvist repro radix", "commit": "0" * 40, "date": "2026-01-01T00:00:00+00:00",
+        "machine": {"cpu": "a cpu", "num_cores_granted": 2, "load_average_1_min": 0.5},
+    }  # fmt: skip
+    result = ReproResult(
+        name="radix", title="RadixAttention", setup="One model.", executor="native", size="quick", repeats=3,
+        rows=[], plots=[BarPlot(title="Hits", unit="share", groups=["chat"], values={"tree on": [0.9]})],
+        notes=["A note."],
+    )  # fmt: skip
+    row = {name: {"median": 1.0, "min": 0.5, "max": 1.5} for name, _, _ in _COLUMNS}
+    policies = {
+        "load": "chat", "repeats": 2, "is_virtual": True, "capacity_per_s": 2.0, "equal_outputs": True,
+        "rows": [row | {"policy": "static", "token_budget": 64}],
+    }  # fmt: skip
+    (tmp_path / "radix.json").write_text(json.dumps([origin | to_document(result)]))
+    (tmp_path / "policies.json").write_text(json.dumps(origin | policies))
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "radix.json"), str(tmp_path / "policies.json"), "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    for part in ("RadixAttention", "Hits", "A note.", "Policies: policies", "static", "Goodput"):
+        assert part in text

@@ -15,7 +15,7 @@ from kvist.models.registry import read_model
 from kvist.weights.checkpoint import open_checkpoint
 
 
-@pytest.fixture(params=["float32", "int8"])
+@pytest.fixture(params=["float32", "bfloat16", "int8"])
 def storage(tiny_model, request):
     spec = read_model(open_checkpoint(tiny_model("llama"))).spec
     return KVStorage(spec, num_blocks=6, block_size=16, dtype=KV_DTYPES[request.param])
@@ -29,8 +29,11 @@ def fill(storage, blocks, slots, seed=0):
 
 
 def as_stored(storage, vectors):
-    if storage.data.nbytes > 6 * 2 * 2 * 2 * 16 * 16 * 2:  # float32
+    bytes_per_number = storage.data.nbytes // (6 * 2 * 2 * 2 * 16 * 16)
+    if bytes_per_number == 4:
         return vectors
+    if bytes_per_number == 2:
+        return KV_DTYPES["bfloat16"].widen(KV_DTYPES["bfloat16"].round(vectors))
     numbers, scales = scale_and_round(vectors)
     return numbers * scales[..., None]
 
@@ -52,6 +55,10 @@ def test_a_copy_moves_its_first_slots_and_no_more(storage):
     np.testing.assert_array_equal(values[:, :5], source_values[:, :5])
     np.testing.assert_array_equal(keys[:, :, 5:], before[0][:, :, 5:])
     np.testing.assert_array_equal(values[:, 5:], before[1][:, 5:])
+
+
+def test_the_pool_begins_a_page(storage):
+    assert storage.data.ctypes.data % 4096 == 0
 
 
 def test_a_block_is_one_contiguous_range(storage):
@@ -99,5 +106,8 @@ def test_nan_stays_nan_in_every_format():
 def test_an_unknown_format_is_refused_with_what_there_is():
     assert kv_dtype("auto", "reference").name == "float32"
     assert kv_dtype("auto", "native").name == "float16"
+    assert kv_dtype("auto", "native", isa="avx512", head_dim=64).name == "float16"
+    assert kv_dtype("auto", "native", isa="amx", head_dim=80).name == "float16"
+    assert kv_dtype("auto", "native", isa="amx", head_dim=64).name == "bfloat16"
     with pytest.raises(ConfigError, match="float16, bfloat16"):
         kv_dtype("fp8", "native")

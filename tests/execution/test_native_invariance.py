@@ -25,6 +25,9 @@ from kvist.weights.checkpoint import open_checkpoint
 MODELS = (
     ("llama", "q4_k_m", "float16"),
     ("llama", "q4_1", "bfloat16"),
+    ("qwen3", "q8_0", "bfloat16"),  # heads that the matrix unit takes
+    ("gemma3", "q8_0", "bfloat16"),
+    ("llama", "q8_0", "int8"),
     ("mistral", "q8_0", "float32"),
     ("qwen3", "q6_k", "float16"),
     ("mixtral", "q5_0", "float16"),

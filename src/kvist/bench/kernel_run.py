@@ -68,6 +68,7 @@ def time_kernels(
     weights = load_packed_weights(checkpoint, model, num_threads=num_threads)
     num_kv_tokens = max([*(case.num_kv_tokens for case in attention), config.cache.block_size])
     for isa in isas:
+        dtype = kv_dtype(config.cache.kv_cache_dtype, "native", isa=isa, head_dim=head_dim)
         runner = NativeRunner(
             model,
             weights,

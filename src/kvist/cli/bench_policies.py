@@ -11,7 +11,6 @@ import argparse
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
 REPEATS = 3
+DRAFT_CAPACITY = 2.0  # requests per second for which memory is laid out: a load that changes has more of them at more
 QUICK_SHARE = 0.04
 SMALL_MACHINE = LinearStepTime(  # about a model of 135M parameters on two cores
     per_step_s=0.008, per_token_s=5e-4, per_decode_key_s=1.5e-6, per_prefill_pair_s=2e-7
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kvist.bench.policy_comparison import compare_policies, measure_capacity
 
     variants = _variants(arguments)
-    drafted = load.records(capacity_per_s=1.0)
+    drafted = load.records(capacity_per_s=arguments.capacity or DRAFT_CAPACITY)
     engine, close = _engine(arguments, load, drafted)
     try:
         _say("measuring what requests take alone")
@@ -184,10 +184,8 @@ def _engine(
         return engine, lambda: None
     from kvist.bench.loaded_model import load_model
 
-    longest = _longest(records)
-    model = replace(configs["model"], max_model_len=configs["model"].max_model_len or longest + cache.block_size)
-    config = EngineConfig(model=model, cache=cache, executor=configs["executor"], scheduler=scheduler)
-    loaded = load_model(config, find_model(model), num_blocks=max(num_blocks, -(-longest // cache.block_size) + 2))
+    config = EngineConfig(model=configs["model"], cache=cache, executor=configs["executor"], scheduler=scheduler)
+    loaded = load_model(config, find_model(configs["model"]), num_blocks=num_blocks)
     return RealPolicyEngine(loaded, scheduler, num_blocks=num_blocks), loaded.close
 
 
@@ -201,7 +199,8 @@ def _num_blocks(load: Load, records: Sequence[TraceRecord], block_size: int) -> 
         for record, total in zip(records, totals, strict=True):
             longest[record.session_id] = max(longest.get(record.session_id, 0), total)
         num_tokens = sum(longest.values()) * load.kv_cache_tokens_fraction
-    return max(int(num_tokens), max(totals)) // block_size + 2
+    # Twice the longest: another capacity draws other lengths where a load changes with time.
+    return max(int(num_tokens), 2 * max(totals)) // block_size + 2
 
 
 def _longest(records: Sequence[TraceRecord]) -> int:

@@ -42,7 +42,7 @@ def plan_lines(plan: PlanDescription, spec: ModelSpec) -> list[str]:
     per_token, per_row = _work(plan.body, spec), _work(plan.head, spec)
     read = sum(weight_bytes(operation) for operation in operations if operation.name != "embed")
     lines = [
-        f"Plan on the {plan.isa} kernels, {plan.num_threads} threads",
+        f"Plan on the {plan.isa} kernels, {plan.num_threads} threads, K and V in {plan.kv_dtype}",
         f"  {per_token / 1e9:.4g} GOP per token in products, {per_row / 1e9:.4g} more per row of logits,"
         f" {attention_ops_per_token_and_key(spec)} OP more per token, key and layer in attention",
         f"  {format_bytes(read)} of weights read per step",
@@ -97,6 +97,7 @@ def plan_json(plan: PlanDescription, spec: ModelSpec) -> dict[str, Any]:
     return {
         "isa": plan.isa,
         "num_threads": plan.num_threads,
+        "kv_dtype": plan.kv_dtype,
         "ops_per_token": _work(plan.body, spec),
         "ops_per_logit_row": _work(plan.head, spec),
         "attention_ops_per_token_key_and_layer": attention_ops_per_token_and_key(spec),

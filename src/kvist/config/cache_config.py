@@ -25,7 +25,8 @@ class CacheConfig:
     )
     kv_cache_dtype: str = option(
         "auto",
-        help="number format of K and V; int8: a scale per token and head, half the memory of 16 bits",
+        help="number format of K and V; auto: bfloat16 where attention runs on a matrix unit, else float16, float32 on "
+        "the reference executor; int8: a scale per token and head, half the memory of 16 bits",
         aliases=("-ctk",),
         choices=("auto", "float32", "float16", "bfloat16", "int8"),
     )

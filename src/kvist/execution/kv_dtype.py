@@ -22,11 +22,13 @@ class KVDtype:
     """`name` as in CacheConfig.kv_cache_dtype; `numpy_dtype` is what lies in memory.
 
     is_scaled: a token's numbers of one head share a scale, so that the largest of them becomes +-127.
+    is_paired: numbers lie two by two, see KVStorage.
     """
 
     name: str
     numpy_dtype: np.dtype[Any]
     is_scaled: bool = False
+    is_paired: bool = False
 
     def vector_bytes(self, head_dim: int) -> int:
         """Bytes of one token's K (or V) of one head, its scale among them."""
@@ -60,15 +62,27 @@ def scale_and_round(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDAr
 KV_DTYPES = {
     "float32": KVDtype("float32", np.dtype(np.float32)),
     "float16": KVDtype("float16", np.dtype(np.float16)),
-    "bfloat16": KVDtype("bfloat16", np.dtype(np.uint16)),
+    "bfloat16": KVDtype("bfloat16", np.dtype(np.uint16), is_paired=True),
     "int8": KVDtype("int8", np.dtype(np.int8), is_scaled=True),
 }
 
 
-def kv_dtype(name: str, executor: str) -> KVDtype:
-    """The dtype that the option `name` means; "auto" is float16 on the native executor, float32 on the reference."""
-    auto = "float16" if executor == "native" else "float32"
-    found = KV_DTYPES.get(auto if name == "auto" else name)
+MATRIX_DEPTH = 32  # numbers that a matrix unit adds up at once
+
+
+def kv_dtype(name: str, executor: str, *, isa: str = "", head_dim: int = 0) -> KVDtype:
+    """The dtype that the option `name` means.
+
+    "auto" is float32 on the reference executor. On the native one it is bfloat16 where the kernels of `isa` multiply
+    heads of `head_dim` numbers on the matrix unit, else float16, which takes as many bytes and rounds less.
+    """
+    found = KV_DTYPES.get(_auto(executor, isa, head_dim) if name == "auto" else name)
     if found is None:
         raise ConfigError(f"kv_cache_dtype {name!r} is unknown; there are auto, {', '.join(KV_DTYPES)}")
     return found
+
+
+def _auto(executor: str, isa: str, head_dim: int) -> str:
+    if executor != "native":
+        return "float32"
+    return "bfloat16" if isa.startswith("amx") and head_dim and head_dim % MATRIX_DEPTH == 0 else "float16"

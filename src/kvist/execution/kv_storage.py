@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvist.core.model_spec import ModelSpec
 from kvist.core.step_plan import BlockMove, BlockMoveKind
-from kvist.execution.kv_dtype import SCALE_BYTES, KVDtype, scale_and_round
+from kvist.execution.kv_dtype import SCALE_BYTES, KVDtype, Stored, scale_and_round
 
 Floats = NDArray[np.float32]
+PAIR = 2  # bfloat16 numbers that lie together: a matrix unit multiplies two at once
+PAGE_BYTES = 4096
 QUAD = 4  # int8 numbers that lie together: a multiply-add takes four at once
 
 
 class KVStorage:
     """Paged KV: [block][layer][K or V][kv head], K as [head_dim][block_size] and V as [block_size][head_dim].
 
-    Scaled numbers lie four by four, K as [head_dim / 4][block_size][4] and V as [block_size / 4][head_dim][4]; the
-    scales of the slots follow. Memory is taken from the system when a block is first written, so an untouched block
-    costs nothing.
+    bfloat16 numbers lie two by two, K as [head_dim / 2][block_size][2] and V as [block_size / 2][head_dim][2], scaled
+    ones likewise four by four, and the scales of the slots follow. Memory is taken from the system when a block is
+    first written, so an untouched block costs nothing.
     """
 
     def __init__(self, spec: ModelSpec, *, num_blocks: int, block_size: int, dtype: KVDtype) -> None:
@@ -30,16 +33,20 @@ class KVStorage:
         self.num_blocks = num_blocks
         self.num_kv_heads = heads
         self.head_dim = head_dim
-        # np.empty leaves the pages to the system; zeros would be as cheap, but hide reads of unwritten slots
+        # Zeros would be as cheap, but hide reads of unwritten slots.
         shape = (num_blocks, spec.num_layers, 2, heads, block_size * dtype.vector_bytes(head_dim))
         try:
-            blocks = np.empty(shape, np.uint8)
+            blocks = _aligned_bytes(shape)
         except ValueError as error:  # NumPy's word for more than an address space holds
             raise MemoryError(f"a pool of {num_blocks} blocks is larger than any memory") from error
         self.data: NDArray[np.uint8] = blocks.reshape(-1)  # all of it, for kernels
-        self._cells: Cells = (
-            ScaledCells(blocks, block_size, head_dim) if dtype.is_scaled else PlainCells(blocks, block_size, dtype)
-        )
+        self._cells: Cells
+        if dtype.is_scaled:
+            self._cells = ScaledCells(blocks, block_size, head_dim)
+        elif dtype.is_paired:
+            self._cells = PairedCells(blocks, block_size, head_dim, dtype)
+        else:
+            self._cells = PlainCells(blocks, block_size, dtype)
 
     def write(
         self, layer_index: int, block_ids: NDArray[np.int64], slots: NDArray[np.int64], keys: Floats, values: Floats
@@ -59,6 +66,17 @@ class KVStorage:
         for move in moves:
             assert move.kind is BlockMoveKind.COPY
             self._cells.copy(move.source, move.target, move.num_tokens)
+
+
+def _aligned_bytes(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """As np.empty, which leaves the pages to the system until they are written; begins a page.
+
+    What kernels load at once then lies in one cache line.
+    """
+    num_bytes = math.prod(shape)
+    raw = np.empty(num_bytes + PAGE_BYTES, np.uint8)
+    begin = -raw.ctypes.data % PAGE_BYTES
+    return raw[begin : begin + num_bytes].reshape(shape)
 
 
 class Cells(Protocol):
@@ -99,44 +117,80 @@ class PlainCells:
         self._values[target, :, :, :num_slots] = self._values[source, :, :, :num_slots]
 
 
-class ScaledCells:
+class Together:
+    """Numbers that lie `count` by `count`: K as [..., head_dim / count, block_size, count], V likewise along the slots.
+
+    numbers: a view of the pool as [block, layer, K or V, head, block_size * head_dim].
+    """
+
+    def __init__(self, numbers: NDArray[Any], count: int, block_size: int, head_dim: int) -> None:
+        lead = (*numbers.shape[:2], numbers.shape[3])
+        self._count = count
+        # The views split an axis that is contiguous, so they remain views.
+        self._keys = numbers[:, :, 0].reshape(*lead, head_dim // count, block_size, count)
+        self._values = numbers[:, :, 1].reshape(*lead, block_size // count, head_dim, count)
+        assert np.shares_memory(self._keys, numbers)
+
+    def write(
+        self, layer: int, block_ids: NDArray[np.int64], slots: NDArray[np.int64], keys: Stored, values: Stored
+    ) -> None:
+        count = self._count
+        self._keys[:, layer][block_ids, :, :, slots] = keys.reshape(*keys.shape[:2], -1, count)
+        self._values[:, layer][block_ids, :, slots // count, :, slots % count] = values
+
+    def read(self, layer: int, block_ids: NDArray[np.int64]) -> tuple[Stored, Stored]:
+        keys = np.swapaxes(self._keys[block_ids, layer], -1, -2)
+        values = np.swapaxes(self._values[block_ids, layer], -1, -2)
+        num_blocks, heads, _, _, block_size = keys.shape
+        return keys.reshape(num_blocks, heads, -1, block_size), values.reshape(num_blocks, heads, block_size, -1)
+
+    def copy(self, source: int, target: int, num_slots: int) -> None:
+        whole, rest = divmod(num_slots, self._count)
+        self._keys[target, ..., :num_slots, :] = self._keys[source, ..., :num_slots, :]
+        self._values[target, :, :, :whole] = self._values[source, :, :, :whole]
+        if rest:
+            self._values[target, :, :, whole, :, :rest] = self._values[source, :, :, whole, :, :rest]
+
+
+class PairedCells(Together):
+    """bfloat16, two numbers together: see KVStorage."""
+
+    def __init__(self, blocks: NDArray[np.uint8], block_size: int, head_dim: int, dtype: KVDtype) -> None:
+        super().__init__(blocks.view(dtype.numpy_dtype), PAIR, block_size, head_dim)
+        self._dtype = dtype
+
+    def write(
+        self, layer: int, block_ids: NDArray[np.int64], slots: NDArray[np.int64], keys: Floats, values: Floats
+    ) -> None:
+        super().write(layer, block_ids, slots, self._dtype.round(keys), self._dtype.round(values))
+
+    def read(self, layer: int, block_ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        keys, values = super().read(layer, block_ids)
+        return self._dtype.widen(keys), self._dtype.widen(values)
+
+
+class ScaledCells(Together):
     """int8 with a scale per slot and head, four numbers together: see KVStorage."""
 
     def __init__(self, blocks: NDArray[np.uint8], block_size: int, head_dim: int) -> None:
-        lead = blocks.shape[:4]
         size = block_size * head_dim
-        numbers = blocks[..., :size].view(np.int8)
-        keys, values = numbers[:, :, 0], numbers[:, :, 1]
-        # The views split an axis that is contiguous, so they remain views.
-        self._keys = keys.reshape(*lead[:2], lead[3], head_dim // QUAD, block_size, QUAD)
-        self._values = values.reshape(*lead[:2], lead[3], block_size // QUAD, head_dim, QUAD)
-        assert np.shares_memory(self._keys, blocks)
+        super().__init__(blocks[..., :size].view(np.int8), QUAD, block_size, head_dim)
         self._scales = blocks[..., size : size + SCALE_BYTES * block_size].view(np.float32)
 
     def write(
         self, layer: int, block_ids: NDArray[np.int64], slots: NDArray[np.int64], keys: Floats, values: Floats
     ) -> None:
         (ints, key_scales), (value_ints, value_scales) = scale_and_round(keys), scale_and_round(values)
-        quads = ints.reshape(*ints.shape[:2], -1, QUAD)
-        self._keys[:, layer][block_ids, :, :, slots] = quads
-        self._values[:, layer][block_ids, :, slots // QUAD, :, slots % QUAD] = value_ints
+        super().write(layer, block_ids, slots, ints, value_ints)
         self._scales[:, layer, 0][block_ids, :, slots] = key_scales
         self._scales[:, layer, 1][block_ids, :, slots] = value_scales
 
     def read(self, layer: int, block_ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
         scales = self._scales[block_ids, layer]  # [blocks, K or V, heads, block_size]
-        keys = np.swapaxes(self._keys[block_ids, layer], -1, -2)
-        values = np.swapaxes(self._values[block_ids, layer], -1, -2)
-        num_blocks, heads, _, _, block_size = keys.shape
+        keys, values = super().read(layer, block_ids)
         with np.errstate(over="ignore", invalid="ignore"):  # of slots that nobody has written, whatever lay there
-            flat_keys = keys.reshape(num_blocks, heads, -1, block_size) * scales[:, 0, :, None]
-            flat_values = values.reshape(num_blocks, heads, block_size, -1) * scales[:, 1, :, :, None]
-        return flat_keys, flat_values
+            return keys * scales[:, 0, :, None], values * scales[:, 1, :, :, None]
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        whole, rest = divmod(num_slots, QUAD)
-        self._keys[target, ..., :num_slots, :] = self._keys[source, ..., :num_slots, :]
-        self._values[target, :, :, :whole] = self._values[source, :, :, :whole]
-        if rest:
-            self._values[target, :, :, whole, :, :rest] = self._values[source, :, :, whole, :, :rest]
+        super().copy(source, target, num_slots)
         self._scales[target, ..., :num_slots] = self._scales[source, ..., :num_slots]

@@ -95,17 +95,18 @@ def _native_runner(
     max_num_tokens = config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP
     num_threads = config.executor.num_threads or granted_cores()
     cache = WeightCache(cache_folder() / "weights", config.executor.weight_cache_bytes, verify=config.executor.verify)
+    isa = named_isa(config.executor.isa)
     return NativeRunner(
         model,
         load_packed_weights(checkpoint, model, progress, num_threads=num_threads, cache=cache),
         num_blocks=num_blocks,
         block_size=config.cache.block_size,
-        dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        dtype=kv_dtype(config.cache.kv_cache_dtype, "native", isa=isa, head_dim=model.spec.head_dim),
         has_integer_attention=_has_integer_attention(config),
         max_num_tokens=max_num_tokens,
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=num_threads,
-        isa=named_isa(config.executor.isa),
+        isa=isa,
     )
 
 
@@ -126,17 +127,20 @@ def describe_plan(checkpoint: Checkpoint, config: EngineConfig, *, max_num_token
     choose_executor("native", model.spec)
     from kvist.execution.native.hollow_weights import hollow_weights
     from kvist.execution.native.runner import NativeRunner
+    from kvist.execution.native.self_test import named_isa
 
+    isa = named_isa(config.executor.isa)
     runner = NativeRunner(
         model,
         hollow_weights(checkpoint, model),
         num_blocks=1,
         block_size=config.cache.block_size,
-        dtype=kv_dtype(config.cache.kv_cache_dtype, "native"),
+        dtype=kv_dtype(config.cache.kv_cache_dtype, "native", isa=isa, head_dim=model.spec.head_dim),
         has_integer_attention=_has_integer_attention(config),
         max_num_tokens=max_num_tokens,
         max_num_rows=config.scheduler.max_num_seqs,
         num_threads=config.executor.num_threads or granted_cores(),
+        isa=isa,
     )
     description = runner.describe()
     runner.close()

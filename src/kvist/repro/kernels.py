@@ -98,6 +98,7 @@ def load_executors(setting: ReproSetting) -> dict[str, ModelExecutor]:
     if model.spec.moe is not None:
         raise ConfigError("the baseline has no unfused mixture of experts; give a dense model")
     num_threads = setting.executor.num_threads or granted_cores()
+    isa = named_isa(setting.executor.isa)
     setting.say("loading the model")
     weights = load_packed_weights(checkpoint, model, num_threads=num_threads)
     block_size = setting.cache.block_size
@@ -108,11 +109,11 @@ def load_executors(setting: ReproSetting) -> dict[str, ModelExecutor]:
                 weights,
                 num_blocks=-(-16 * (CONTEXT + block_size) // block_size) + MAX_TOKENS // block_size,
                 block_size=block_size,
-                dtype=kv_dtype(setting.cache.kv_cache_dtype, "native"),
+                dtype=kv_dtype(setting.cache.kv_cache_dtype, "native", isa=isa, head_dim=model.spec.head_dim),
                 max_num_tokens=MAX_TOKENS,
                 max_num_rows=16,
                 num_threads=num_threads,
-                isa=named_isa(setting.executor.isa),
+                isa=isa,
             ),
             Sampler(processed_logprobs=False),
             engine_seed=0,

@@ -19,10 +19,10 @@ import msgspec
 
 from kvist.core.clock import Clock
 from kvist.core.errors import CheckpointError
-from kvist.core.request import RequestId, pack_token_ids
+from kvist.core.request import RequestId
 from kvist.core.sampling_params import SamplingParams
-from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
 from kvist.engine.executor import Executor
+from kvist.engine.lone_step import forget, lone_step
 from kvist.weights.atomic_file import write_atomically
 
 STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -138,37 +138,12 @@ def keep_timing(path: Path, points: Sequence[StepPoint]) -> None:
 
 def _time_step(executor: Executor, clock: Clock, num_tokens: int, block_size: int) -> float:
     """Prefill `num_tokens` tokens of one made-up prompt and forget them again."""
-    data = ScheduledRequestData(
-        request_id=_REQUEST_ID,
-        token_ids=pack_token_ids([0] * num_tokens),
-        num_prompt_tokens=num_tokens,
-        sampling=SamplingParams(temperature=0.0, max_tokens=1),
-        sample_index=0,
-        eos_token_ids=(),
-    )
-    plan = StepPlan(
-        step_id=-1,
-        request_ids=[_REQUEST_ID],
-        start_positions=[0],
-        num_scheduled_tokens=[num_tokens],
-        samples=[True],
-        num_total_tokens=num_tokens,
-        new_requests=[data],
-        table_edits=[TableEdit(_REQUEST_ID, 0, list(range(-(-num_tokens // block_size))))],
-    )
+    sampling = SamplingParams(temperature=0.0, max_tokens=1)
+    plan = lone_step(_REQUEST_ID, [0] * num_tokens, sampling, block_size=block_size, samples=True)
     begun_s = clock.now_s()
     executor.finish_step(executor.begin_step(plan))
     step_time_s = clock.now_s() - begun_s
-    forget = StepPlan(
-        step_id=-1,
-        request_ids=[],
-        start_positions=[],
-        num_scheduled_tokens=[],
-        samples=[],
-        num_total_tokens=0,
-        dropped_request_ids=[_REQUEST_ID],
-    )
-    executor.finish_step(executor.begin_step(forget))
+    forget(executor, _REQUEST_ID)
     return step_time_s
 
 

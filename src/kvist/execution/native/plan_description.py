@@ -35,6 +35,7 @@ class PlanDescription:
 
     isa: str
     num_threads: int
+    kv_dtype: str
     body: tuple[PlannedOperation, ...]
     head: tuple[PlannedOperation, ...]
     buffers: tuple[Buffer, ...]

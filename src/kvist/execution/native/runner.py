@@ -139,6 +139,7 @@ class NativeRunner:
         return PlanDescription(
             isa=self.isa,
             num_threads=self._pool.num_threads,
+            kv_dtype=self._dtype.name,
             body=tuple(self._body.planned_operations()),
             head=tuple(self._head.planned_operations()),
             buffers=self._buffers,

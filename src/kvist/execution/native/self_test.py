@@ -21,11 +21,10 @@ WIDTH = 256  # of activations: one block of the widest format
 NUM_OUTPUTS = 40  # two tiles and a half
 NUM_TOKENS = 19  # rows in full runs of 16, of 2 and alone
 HEAD_DIM, NUM_Q_HEADS, NUM_KV_HEADS, BLOCK_SIZE = 32, 4, 2, 16
-# A block holds one layer of float16 and one of int8.
-HALF_BYTES, INT8_HALF_BYTES = (
-    NUM_KV_HEADS * BLOCK_SIZE * KV_DTYPES[name].vector_bytes(HEAD_DIM) for name in ("float16", "int8")
-)
-BLOCK_BYTES = 2 * (HALF_BYTES + INT8_HALF_BYTES)
+# A block holds a layer of each of these.
+KV_FORMATS = ("float16", "bfloat16", "int8")
+HALF_BYTES = {name: NUM_KV_HEADS * BLOCK_SIZE * KV_DTYPES[name].vector_bytes(HEAD_DIM) for name in KV_FORMATS}
+BLOCK_BYTES = 2 * sum(HALF_BYTES.values())
 # Where a block of each format keeps its half-precision scales; every other byte may be anything.
 SCALE_OFFSETS = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
 
@@ -91,14 +90,15 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
         weight = pack_matrix(random_matrix("Q4_1"), None).native()
         plan.linear([weight], [0], quantized, results[name], accumulate=accumulate)
     results["gated_linear"] = _add_gated_linear(plan, quantized)
-    results["attention"], results["attended"] = _add_attention(plan, "float16", has_integers=False)
-    qkv = results["attention"] - 1
-    results["int8_attention"], results["int8_attended"] = _add_attention(plan, "int8", has_integers=True)
+    for name in KV_FORMATS:
+        results[f"{name}_attention"], results[f"{name}_attended"] = _add_attention(plan, name)
     activations = random.standard_normal((num_tokens, WIDTH), np.float32)
     plan.view(x)[:num_tokens] = activations
     plan.view(results["gated"])[:num_tokens] = activations[:, : NUM_OUTPUTS + 8]
-    for buffer in (qkv, results["int8_attention"] - 1):
-        plan.view(buffer)[:num_tokens] = random.standard_normal((num_tokens, WIDTH), np.float32)
+    for name in KV_FORMATS:
+        plan.view(results[f"{name}_attention"] - 1)[:num_tokens] = random.standard_normal(
+            (num_tokens, WIDTH), np.float32
+        )
     # Two requests, the first with one token; blocks of one layer, in reverse order.
     sizes = [size for size in (min(num_tokens, 1), num_tokens - 1) if size > 0]
     num_blocks = -(-num_tokens // BLOCK_SIZE)
@@ -107,7 +107,7 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
     kv = np.zeros(2 * num_blocks * BLOCK_BYTES or 1, np.uint8)
     plan.replay(rows, tables, np.zeros(num_tokens, np.int32), kv, timed=False)
     widths = dict.fromkeys(results, NUM_OUTPUTS) | dict.fromkeys(
-        ("attention", "int8_attention"), NUM_Q_HEADS * HEAD_DIM
+        (f"{name}_attention" for name in KV_FORMATS), NUM_Q_HEADS * HEAD_DIM
     )
     return {name: plan.view(buffer)[:num_tokens, : widths[name]].copy() for name, buffer in results.items()}
 
@@ -135,18 +135,22 @@ def _add_gated_linear(plan: _native.Plan, quantized: int) -> int:
     return out
 
 
-def _add_attention(plan: _native.Plan, dtype: str, *, has_integers: bool) -> tuple[int, int]:
-    """Attention over K and V of `dtype`, and a linear of its quantized rows. Its input stands before its output."""
+def _add_attention(plan: _native.Plan, dtype: str) -> tuple[int, int]:
+    """Attention over K and V of `dtype`, and a linear of its quantized rows. Its input stands before its output.
+
+    Over int8 it multiplies integers.
+    """
     width = NUM_Q_HEADS * HEAD_DIM
     qkv, out = plan.buffer(WIDTH), plan.buffer(width)
     quantized, product = plan.quantized(width), plan.buffer(NUM_OUTPUTS + 8)
     table = plan.rope_angles([0.5**i for i in range(HEAD_DIM // 2)])
     k_column = NUM_Q_HEADS * HEAD_DIM
     v_column = k_column + NUM_KV_HEADS * HEAD_DIM
-    offset, half = (0, HALF_BYTES) if dtype == "float16" else (2 * HALF_BYTES, INT8_HALF_BYTES)
+    half = HALF_BYTES[dtype]
+    offset = 2 * sum(HALF_BYTES[name] for name in KV_FORMATS[: KV_FORMATS.index(dtype)])
     plan.attention(
         qkv, 0, k_column, v_column, out, quantized, BLOCK_BYTES, offset, offset + half, KV_TYPES[dtype], BLOCK_SIZE,
-        NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM, 7, 0.2, 0.0, table, has_integers,
+        NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM, 7, 0.2, 0.0, table, dtype == "int8",
     )  # fmt: skip
     plan.linear(
         [pack_matrix(random_matrix("Q8_0", width=width), None).native()], [0], quantized, product, accumulate=False
