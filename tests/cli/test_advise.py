@@ -10,7 +10,7 @@ import pytest
 
 from kvist.cli.main import main
 
-WORDS = "advise --quick --scenario chat --gpus 1 --num-prompts 10"
+WORDS = "advise --quick --scenario chat --gpus 1 --device L4 --num-prompts 10"
 
 
 def test_every_row_can_be_simulated_again_to_the_last_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,3 +69,14 @@ def test_a_slow_network_keeps_each_pair_in_one_host() -> None:
     assert len(pairs) == 4  # 1+1, 1+2, 2+1, 2+2
     assert len(ratios) > len(pairs)
     assert not any(each.is_pinned for each in ratios)
+
+
+def test_the_policy_that_cuts_steps_by_targets_is_told_the_targets() -> None:
+    the_problem = problem(slo="ttft=400ms,tpot=30ms")
+    limits = SpaceLimits(max_devices=1, max_devices_per_unit=1)
+    space = candidates(the_problem.model, the_problem.deployment, limits)
+
+    told = {candidate.policy: placed(candidate, the_problem)[0].groups[0] for candidate in space}
+
+    assert (told["slo_budget"].default_ttft_ms, told["slo_budget"].default_tpot_ms) == (400.0, 30.0)
+    assert told["chunked_prefill"].default_ttft_ms is None

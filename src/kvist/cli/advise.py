@@ -21,9 +21,9 @@ from kvist.planner.advisor import Advice, Advisor
 from kvist.planner.evaluation import Effort
 from kvist.planner.guide import SCENARIOS, size_choice
 
-FULL = Effort(num_lifetimes=3.0, min_requests=300, tolerance=0.05)
+FULL = Effort(num_lifetimes=2.0, min_requests=200, tolerance=0.06)
 QUICK = Effort(num_lifetimes=0.5, min_requests=30, tolerance=0.3)
-FULL_REQUESTS = 600
+FULL_REQUESTS = 400
 QUICK_REQUESTS = 60
 DEFAULT_GPUS = 4
 

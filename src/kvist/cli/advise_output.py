@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from kvist.cli.plan_output import text_table
-from kvist.planner.advisor import Advice, Assessment, Tried
+from kvist.planner.advisor import Advice, Tried
+from kvist.planner.assessment import Assessment
 from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.guide import compared_with_guide
+from kvist.planner.plan import MIN_LIFETIMES
 from kvist.report.bar_plots import bar_plot, waterfall
 from kvist.report.page import Report
 from kvist.workload.adapting import num_starts
 
 HEADERS = (
-    "step", "stage", "goodput/s", "TTFT P90 ms", "TPOT P90 ms", "gain", "complexity", "accuracy risk", "simulation",
+    "step", "stage", "capacity/s", "goodput/s", "TTFT P90 ms", "TPOT P90 ms", "gain", "complexity",
+    "accuracy risk", "simulation",
 )  # fmt: skip
 SATURATED = "saturated"
 
@@ -30,6 +33,7 @@ def advice_lines(
         f"{deployment.model} on {advice.final.candidate.num_devices} x {deployment.device.name}, load "
         f"{problem.load.name} ({len(problem.load.draws[0]):,} requests), {deployment.objective.text}",
         f"latencies at {advice.reference_rate_per_s:.3g} requests/s; {advice.num_assessed} setups simulated",
+        *_too_short(advice, problem),
         "",
         *text_table(HEADERS, [_cells("plain baseline", advice.baseline), *map(tried_cells, advice.taken)]),
         "",
@@ -44,6 +48,21 @@ def advice_lines(
         "any row again, with its simulation's name for NAME:",
         f"  {simulate_command(advice, problem, folder / 'NAME.toml')}",
     ]
+
+
+def _too_short(advice: Advice, problem: PlanningProblem) -> list[str]:
+    num_lifetimes = load_lifetimes(advice, problem)
+    if num_lifetimes >= MIN_LIFETIMES:
+        return []
+    return [
+        f"the load is over after {num_lifetimes:.1f} lifetimes of a request at that rate: compare goodputs with each "
+        "other, and give --num-prompts more to believe them"
+    ]
+
+
+def load_lifetimes(advice: Advice, problem: PlanningProblem) -> float:
+    """How long the load lasts at the common rate, in lifetimes of a request or, where others follow, of all of them."""
+    return len(problem.load.draws[0]) / advice.reference_rate_per_s / problem.lifetime_s
 
 
 def simulate_command(advice: Advice, problem: PlanningProblem, config_file: Path) -> str:
@@ -71,8 +90,10 @@ def advice_document(
         "num_devices": advice.final.candidate.num_devices,
         "workload": problem.load.name,
         "num_prompts": len(problem.load.draws[0]),
+        "seed": problem.load.seed,
         "objective": problem.deployment.objective.text,
         "reference_rate": advice.reference_rate_per_s,
+        "load_lifetimes": load_lifetimes(advice, problem),
         "baseline": _assessed(advice.baseline, advice, problem, folder),
         "taken": [_tried(each, advice, problem, folder) for each in advice.taken],
         "refused": [_tried(each, advice, problem, folder) for each in advice.refused],
@@ -88,7 +109,7 @@ def write_report(path: Path, document: Mapping[str, Any], advice: Advice) -> Non
         facts={name: str(document[name]) for name in ("command", "commit", "workload", "objective", "date")},
     )
     page.add_text(f"Advice: {advice.final.candidate.text}.")
-    levels = [advice.baseline.goodput_per_s, *(each.after.goodput_per_s for each in advice.taken)]
+    levels = [each.goodput_per_s or 0.0 for each in (advice.baseline, *(each.after for each in advice.taken))]
     steps = [("plain", levels[0])] + [
         (each.technique.name, after - before)
         for each, before, after in zip(advice.taken, levels, levels[1:], strict=False)
@@ -124,7 +145,8 @@ def _cells(name: str, assessed: Assessment, tried: Tried | None = None) -> list[
     return [
         name,
         stage,
-        f"{assessed.goodput_per_s:.3g}",
+        "" if assessed.capacity_per_s is None else f"{assessed.capacity_per_s:.3g}",
+        "" if assessed.goodput_per_s is None else f"{assessed.goodput_per_s:.3g}",
         SATURATED if ttft is None else f"{ttft * 1e3:,.0f}",
         SATURATED if tpot is None else f"{tpot * 1e3:,.1f}",
         "" if tried is None or tried.gain is None else f"{tried.gain:+.0%}",
@@ -139,9 +161,10 @@ def _assessed(assessed: Assessment, advice: Advice, problem: PlanningProblem, fo
     return {
         "setup": assessed.candidate.text,
         "goodput": assessed.goodput_per_s,
+        "capacity": assessed.capacity_per_s,
         "ttft_p90_s": assessed.point.ttft.p90,
         "tpot_p90_s": assessed.point.tpot.p90,
-        "load_factor": assessed.point.load_factor,
+        "load_factor_at_most": assessed.point.load_factor,
         "cache_hit_share": assessed.point.cache_hit_share,
         "config_hash": assessed.config_hash,
         "event_digest": assessed.point.event_digest,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from typing import Generic
 
-from kvist.planner.evaluation import Evaluation, PlanningProblem
-from kvist.planner.search import RunAll, Task, run_here, run_task
+from kvist.planner.evaluation import PlanningProblem
+from kvist.planner.search import Item, Result, RunAll, run_here
 
 LINE_EVERY = 20  # tasks between lines where there is no terminal
 GC_THRESHOLD = 200_000  # simulations make many objects and few cycles
@@ -23,24 +24,45 @@ def task_runner(problem: PlanningProblem, *, num_processes: int | None = None) -
     gc.set_threshold(GC_THRESHOLD)
     count = num_processes or len(os.sched_getaffinity(0))
     if count == 1:
-        yield partial(_counted, run_here(problem))
+        yield _counted(run_here(problem))
         return
     with ProcessPoolExecutor(count) as pool:
 
-        def run_all(tasks: Sequence[Task]) -> Iterable[Evaluation]:
-            return pool.map(partial(run_task, problem=problem), tasks)
+        def run_all(job: Callable[[Item, PlanningProblem], Result], items: Sequence[Item]) -> Iterable[Result]:
+            # Some at a time: the problem, load and all, goes with each lot.
+            lot = max(1, min(4, len(items) // (4 * count)))
+            return pool.map(_Job(job, problem), items, chunksize=lot)
 
-        yield partial(_counted, run_all)
+        yield _counted(run_all)
 
 
-def _counted(run_all: RunAll, tasks: Sequence[Task]) -> Iterator[Evaluation]:
-    """The evaluations as they come, counted on standard error."""
-    if not tasks:
+@dataclass(frozen=True, slots=True)
+class _Job(Generic[Item, Result]):
+    """What goes to another process."""
+
+    job: Callable[[Item, PlanningProblem], Result]
+    problem: PlanningProblem
+
+    def __call__(self, item: Item) -> Result:
+        return self.job(item, self.problem)
+
+
+def _counted(run_all: RunAll) -> RunAll:
+    """The same, and results are counted on standard error as they come."""
+
+    def run(job: Callable[[Item, PlanningProblem], Result], items: Sequence[Item]) -> Iterable[Result]:
+        return _show(run_all(job, items), len(items))
+
+    return run
+
+
+def _show(results: Iterable[Result], total: int) -> Iterator[Result]:
+    if not total:
         return
     if not sys.stderr.isatty():
-        for number, found in enumerate(run_all(tasks), 1):
-            if number % LINE_EVERY == 0 or number == len(tasks):
-                print(f"kvist: {number} of {len(tasks)} candidates simulated", file=sys.stderr, flush=True)
+        for number, found in enumerate(results, 1):
+            if number % LINE_EVERY == 0 or number == total:
+                print(f"kvist: {number} of {total} candidates simulated", file=sys.stderr, flush=True)
             yield found
         return
     # Here, because only a terminal needs it.
@@ -49,7 +71,7 @@ def _counted(run_all: RunAll, tasks: Sequence[Task]) -> Iterator[Evaluation]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("simulating candidates", total=len(tasks))
-        for found in run_all(tasks):
+        bar = bars.add_task("simulating candidates", total=total)
+        for found in results:
             bars.advance(bar)
             yield found

@@ -41,6 +41,12 @@ class ReplicaGroupConfig:
     max_num_seqs: int = option(256, help="most requests running at once", low=1)
     max_model_len: int = option(131_072, help="longest prompt and output together", low=32, unit="tokens")
     enable_prefix_caching: bool = option(True, help="reuse KV of shared prefixes")
+    default_ttft_ms: float | None = option(
+        None, help="slo_budget: time to first token that steps are cut for; default: none", low=1, unit="ms"
+    )
+    default_tpot_ms: float = option(
+        100.0, help="slo_budget: mean time between tokens that steps are cut for", low=1, unit="ms"
+    )
     attention: str = option(
         "flash",
         help="flash: tiles that never leave the chip; materialized: all scores written out, for comparison",

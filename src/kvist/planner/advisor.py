@@ -7,14 +7,13 @@ less than its complexity asks for. Every setup is judged on the same load; laten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 
-from kvist.config.cluster_toml import cluster_toml
 from kvist.core.errors import ConfigError
+from kvist.planner.assessment import Assessment, Assessor, gain_of
 from kvist.planner.candidate import Candidate, Shape
-from kvist.planner.evaluation import Effort, Evaluation, PlanningProblem, evaluate, placed
-from kvist.planner.operating_point import OperatingPoint, capacity_per_s, operate
+from kvist.planner.evaluation import Effort, PlanningProblem, placed
+from kvist.planner.operating_point import capacity_per_s
 from kvist.planner.search_space import splits_heads
 from kvist.planner.techniques import (
     CHOICES,
@@ -33,32 +32,6 @@ STAGES = (Effect.TTFT, Effect.TPOT, Effect.GOODPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """A setup, what it does, and the file that `kvist simulate` repeats it from. config_hash: of that file."""
-
-    candidate: Candidate
-    evaluation: Evaluation
-    point: OperatingPoint
-    config_text: str
-
-    @property
-    def config_hash(self) -> str:
-        return blake2b(self.config_text.encode(), digest_size=6).hexdigest()
-
-    @property
-    def goodput_per_s(self) -> float:
-        return self.evaluation.rate_per_s
-
-    def cost_of(self, effect: Effect) -> float | None:
-        """What the stage makes smaller: P90 latency, or seconds per good request. None: saturated, or no goodput."""
-        if effect is Effect.TTFT:
-            return self.point.ttft.p90
-        if effect is Effect.TPOT:
-            return self.point.tpot.p90
-        return 1.0 / self.goodput_per_s if self.goodput_per_s else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """A technique on top of the setup before it. gain: share by which the stage's metric improved; None: not to say,
     since one of both is saturated. is_taken, why: what was made of it."""
@@ -70,6 +43,28 @@ class Tried:
     gain: float | None
     is_taken: bool
     why: str
+
+    @classmethod
+    def of(
+        cls,
+        technique: Technique,
+        stage: Effect | None,
+        before: Assessment,
+        after: Assessment,
+        *,
+        is_taken: bool,
+        why: str,
+    ) -> Tried:
+        """With the gain in the stage's metric, of must-haves in capacity."""
+        return cls(
+            technique=technique,
+            stage=stage,
+            before=before,
+            after=after,
+            gain=gain_of(stage or Effect.CAPACITY, before, after),
+            is_taken=is_taken,
+            why=why,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,29 +88,25 @@ class Advisor:
     effort: Effort
     say: Callable[[str], None]
     preferred: Sequence[str] = ()  # names of techniques that a guide puts first: of equal gains they are taken
-    _reference_rate_per_s: float = 0.0
-    _assessed: dict[Candidate, Assessment] = field(default_factory=dict)
 
     def advise(self) -> Advice:
         """Raises ConfigError if the model fits no number of the devices."""
-        current = self._baseline()
-        with_must_haves = current
-        for technique in MUST_HAVES:
-            with_must_haves = technique.apply(with_must_haves, self._around) or with_must_haves
-        config, step_times = placed(with_must_haves, self.problem)
-        self._reference_rate_per_s = REFERENCE_SHARE * capacity_per_s(config, step_times, self.problem.load)
-        baseline = state = self.assess(current)
+        plain = self._baseline()
+        assessor = Assessor(
+            problem=self.problem, effort=self.effort, rate_per_s=self._reference_rate(plain), say=self.say
+        )
+        baseline = state = assessor.assess(plain, None)
         taken: list[Tried] = []
         for technique in MUST_HAVES:
             candidate = technique.apply(state.candidate, self._around)
             if candidate is not None:
-                after = self.assess(candidate)
-                taken.append(self._tried(technique, None, state, after, is_taken=True, why="a must-have"))
+                after = assessor.assess(candidate, state)
+                taken.append(Tried.of(technique, None, state, after, is_taken=True, why="a must-have"))
                 state = after
         refused: dict[str, Tried] = {}
         for stage in STAGES:
             while True:
-                best, others = self._best_of_stage(stage, state, {each.technique.name for each in taken})
+                best, others = self._best_of_stage(assessor, stage, state, {each.technique.name for each in taken})
                 refused |= {each.technique.name: each for each in others}
                 if best is None:
                     break
@@ -127,24 +118,17 @@ class Advisor:
             taken=taken,
             refused=list(refused.values()),
             final=state,
-            reference_rate_per_s=self._reference_rate_per_s,
-            num_assessed=len(self._assessed),
+            reference_rate_per_s=assessor.rate_per_s,
+            num_assessed=assessor.num_assessed,
         )
 
-    def assess(self, candidate: Candidate) -> Assessment:
-        """Its goodput, and its latencies at the common rate. Remembered."""
-        found = self._assessed.get(candidate)
-        if found is None:
-            self.say(candidate.text)
-            config, step_times = placed(candidate, self.problem)
-            objective = self.problem.deployment.objective
-            found = self._assessed[candidate] = Assessment(
-                candidate=candidate,
-                evaluation=evaluate(candidate, self.problem, self.effort),
-                point=operate(config, step_times, self.problem.load, objective, self._reference_rate_per_s),
-                config_text=cluster_toml(config),
-            )
-        return found
+    def _reference_rate(self, plain: Candidate) -> float:
+        """The common rate: a share of the capacity with all must-haves."""
+        candidate = plain
+        for technique in MUST_HAVES:
+            candidate = technique.apply(candidate, self._around) or candidate
+        config, step_times = placed(candidate, self.problem)
+        return REFERENCE_SHARE * capacity_per_s(config, step_times, self.problem.load)
 
     @property
     def _around(self) -> Surroundings:
@@ -181,7 +165,9 @@ class Advisor:
             return 0
         return config.groups[0].kv_cache_tokens or 0
 
-    def _best_of_stage(self, stage: Effect, state: Assessment, done: set[str]) -> tuple[Tried | None, list[Tried]]:
+    def _best_of_stage(
+        self, assessor: Assessor, stage: Effect, state: Assessment, done: set[str]
+    ) -> tuple[Tried | None, list[Tried]]:
         trials = []
         for technique in CHOICES:
             if stage not in technique.effects or technique.name in done:
@@ -189,75 +175,58 @@ class Advisor:
             candidate = technique.apply(state.candidate, self._around)
             if candidate is None or self._kv_tokens(candidate) == 0:
                 continue
-            trials.append(self._judged(technique, stage, state, self.assess(candidate)))
-        hopeful = [each for each in trials if each.is_taken]
-        if not hopeful:
-            return None, trials
-        best = max(hopeful, key=lambda each: (each.gain or 0.0, each.technique.name in self.preferred))
-        others = [
-            each if not each.is_taken else replace(each, is_taken=False, why=f"{best.technique.name} gains more")
-            for each in trials
-            if each is not best
-        ]
-        return best, others
-
-    def _judged(self, technique: Technique, stage: Effect, before: Assessment, after: Assessment) -> Tried:
-        gain = gain_of(stage, before, after)
-        least = MIN_GAINS[technique.complexity]
-        loss = 1.0 - after.goodput_per_s / before.goodput_per_s if before.goodput_per_s else 0.0
-        if loss > MAX_LOSS:
-            why, is_taken = f"costs {loss:.0%} of goodput", False
-        elif spoilt := self._spoilt_stage(stage, before, after):
-            why, is_taken = f"makes the {spoilt} worse", False
-        elif gain is None or gain < least:
-            gained = "nothing that can be told" if gain is None else f"{gain:.0%}"
-            why, is_taken = f"gains {gained}, less than the {least:.0%} that its complexity asks for", False
-        else:
-            why, is_taken = f"gains {gain:.0%} of {stage}", True
-        return self._tried(technique, stage, before, after, is_taken=is_taken, why=why)
-
-    def _spoilt_stage(self, stage: Effect, before: Assessment, after: Assessment) -> Effect | None:
-        """The first earlier stage that loses more than it may."""
-        for earlier in STAGES[: STAGES.index(stage)]:
-            gain = gain_of(earlier, before, after)
-            if gain is not None and gain < -MAX_LOSS:
-                return earlier
-        return None
-
-    def _tried(
-        self,
-        technique: Technique,
-        stage: Effect | None,
-        before: Assessment,
-        after: Assessment,
-        *,
-        is_taken: bool,
-        why: str,
-    ) -> Tried:
-        return Tried(
-            technique=technique,
-            stage=stage,
-            before=before,
-            after=after,
-            gain=gain_of(stage or Effect.GOODPUT, before, after),
-            is_taken=is_taken,
-            why=why,
+            trials.append(judged(technique, stage, state, candidate, assessor))
+        left_out = [each for each in trials if not each.is_taken]
+        hopeful = sorted(
+            (each for each in trials if each.is_taken),
+            key=lambda each: (-(each.gain or 0.0), each.technique.name not in self.preferred),
         )
+        for place, each in enumerate(hopeful):
+            after = assessor.assess(each.after.candidate, state)
+            loss = -(gain_of(Effect.GOODPUT, state, after) or 0.0)
+            if loss > MAX_LOSS:
+                left_out.append(replace(each, after=after, is_taken=False, why=f"costs {loss:.0%} of goodput"))
+                continue
+            why = f"{each.technique.name} gains more"
+            left_out += [replace(other, is_taken=False, why=why) for other in hopeful[place + 1 :]]
+            return replace(each, after=after), left_out
+        return None, left_out
 
 
-def gain_of(effect: Effect, before: Assessment, after: Assessment) -> float | None:
-    """Share by which the metric improved: of a latency how much of it went away, of goodput how much came.
+def judged(technique: Technique, stage: Effect, before: Assessment, candidate: Candidate, assessor: Assessor) -> Tried:
+    """Whether the technique pays. Its goodput is searched for only where all else speaks for it."""
+    least = MIN_GAINS[technique.complexity]
+    after = assessor.look(candidate)
+    gain = gain_of(stage, before, after)
+    asked = f"less than the {least:.0%} that its complexity asks for"
+    why = ""
+    if spoilt := _spoilt_stage(stage, before, after):
+        why = f"makes the {spoilt} worse"
+    elif stage is Effect.GOODPUT:
+        if not assessor.keeps(candidate, (before.goodput_per_s or 0.0) * (1.0 + least)):
+            why = f"gains {asked}"
+        else:
+            after = assessor.assess(candidate, before)
+            gain = gain_of(stage, before, after)
+            if gain is None or gain < least:
+                why = f"gains {gain or 0.0:.0%}, {asked}"
+    elif gain is None or gain < least:
+        why = f"gains {'nothing that can be told' if gain is None else f'{gain:.0%}'}, {asked}"
+    elif not assessor.keeps(candidate, (before.goodput_per_s or 0.0) * (1.0 - MAX_LOSS)):
+        why = f"costs more than {MAX_LOSS:.0%} of goodput"
+    is_taken = not why
+    if is_taken:
+        why = f"gains {gain or 0.0:.0%} of {stage}"
+    return Tried.of(technique, stage, before, after, is_taken=is_taken, why=why)
 
-    Out of saturation into a latency that can be told: 1, all of it; into saturation: -1. None if neither can be told.
-    """
-    old, new = before.cost_of(effect), after.cost_of(effect)
-    if old is None and new is None:
-        return None
-    if new is None:
-        return -1.0
-    if old is None:
-        return 1.0
-    return old / new - 1.0 if effect is Effect.GOODPUT else 1.0 - new / old
+
+def _spoilt_stage(stage: Effect, before: Assessment, after: Assessment) -> Effect | None:
+    """The first earlier stage that loses more than it may."""
+    for earlier in STAGES[: STAGES.index(stage)]:
+        gain = gain_of(earlier, before, after)
+        if gain is not None and gain < -MAX_LOSS:
+            return earlier
+    return None
 
 
 def complexity_of(tried: Sequence[Tried]) -> Complexity:

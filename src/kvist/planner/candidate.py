@@ -17,6 +17,7 @@ from kvist.planner.service_level_objective import ServiceLevelObjective
 GIGA = 1e9
 MAX_NUM_SEQS = 256
 MIXED, PREFILL, DECODE = "mixed", "prefill", "decode"
+SLO_BUDGET = "slo_budget"  # the policy that is told the targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -154,7 +155,8 @@ def _group(
     name: str, shape: Shape, candidate: Candidate, deployment: Deployment, kv_bytes_per_token: int
 ) -> ReplicaGroupConfig:
     devices = shape.tensor_parallel_size * shape.pipeline_parallel_size
-    return ReplicaGroupConfig(
+    targets = deployment.objective if candidate.policy == SLO_BUDGET else None
+    group = ReplicaGroupConfig(
         name=name,
         count=shape.count,
         prefill_weight=0.0 if name == DECODE else 1.0,
@@ -172,3 +174,8 @@ def _group(
         attention=candidate.attention,
         num_kv_heads=candidate.num_kv_heads,
     )
+    if targets is not None and targets.ttft_s is not None:
+        group = replace(group, default_ttft_ms=targets.ttft_s * 1e3)
+    if targets is not None and targets.tpot_s is not None:
+        group = replace(group, default_tpot_ms=targets.tpot_s * 1e3)
+    return group

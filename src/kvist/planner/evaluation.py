@@ -14,7 +14,7 @@ from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.planner.bounds import Bound, LoadFacts, bound
 from kvist.planner.candidate import Candidate, Deployment, cluster_of
-from kvist.planner.goodput_search import Goodput, search_goodput
+from kvist.planner.goodput_search import GROWTH, Goodput, search_goodput
 from kvist.planner.plan_load import PlanLoad
 from kvist.planner.trial import Judged, judge
 from kvist.simulator.placed_cluster import kv_bytes_per_token, place_cluster, placement_of
@@ -23,6 +23,7 @@ StepTimeOfGroup = Callable[[ReplicaGroupConfig], StepTimeModel]
 
 USUAL_TPOT_S = 0.05  # where no target says more
 FIRST_SHARE = 0.6  # of the bound: where searches begin
+KNOWN_GROWTH = 1.15  # the first step of a search that begins where a shorter run ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,22 @@ class Effort:
 
     def num_requests(self, rate_per_s: float, lifetime_s: float) -> int:
         return max(self.min_requests, math.ceil(rate_per_s * self.num_lifetimes * lifetime_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a goodput before the search.
+
+    first_rate_per_s: where to begin. min_rate_per_s: what is worth knowing, see `search_goodput`. max_rate_per_s: the
+    most there can be, such as a measured capacity.
+    """
+
+    first_rate_per_s: float | None = None
+    min_rate_per_s: float = 0.0
+    max_rate_per_s: float = math.inf
+
+
+NOTHING = Known()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +143,11 @@ def evaluate(
     effort: Effort,
     *,
     draw: int = 0,
-    first_rate_per_s: float | None = None,
-    min_rate_per_s: float = 0.0,
+    known: Known = NOTHING,
     step_time_factors: tuple[float, float] = (1.0, 1.0),
 ) -> Evaluation:
     """Search for the candidate's goodput.
 
-    first_rate_per_s: where to begin, if something is known. min_rate_per_s: see `search_goodput`.
     step_time_factors: on steps that only decode and on others, to see what a wrong prediction would change.
     """
     try:
@@ -143,25 +158,49 @@ def evaluate(
     if step_time_factors != (1.0, 1.0):
         step_times = {name: ScaledStepTime(model, *step_time_factors) for name, model in models.items()}
     limit = bound(config, step_times, problem.facts, problem.deployment.objective)
-    if limit.why or limit.max_rate_per_s < min_rate_per_s:
-        why = limit.why or f"no more than {limit.max_rate_per_s:.3g} requests/s by its step times"
+    most = min(limit.max_rate_per_s, known.max_rate_per_s)
+    if limit.why or most < known.min_rate_per_s:
+        why = limit.why or f"no more than {most:.3g} requests/s"
         return Evaluation(candidate=candidate, bound=limit, goodput=None, why=why)
-    num_simulations, lifetime_s = 0, problem.lifetime_s
+    num_simulations = 0
 
     def judge_at(rate_per_s: float) -> Judged:
         nonlocal num_simulations
         num_simulations += 1
-        records = problem.load.at_rate(rate_per_s, draw=draw, num_requests=effort.num_requests(rate_per_s, lifetime_s))
-        return judge(config, step_times, records, problem.deployment.objective, rate_per_s)
+        return _judge_at(config, step_times, problem, effort, rate_per_s, draw=draw)
 
     goodput = search_goodput(
         judge_at,
-        first_rate_per_s=first_rate_per_s or FIRST_SHARE * limit.max_rate_per_s,
+        first_rate_per_s=known.first_rate_per_s or FIRST_SHARE * limit.max_rate_per_s,
         tolerance=effort.tolerance,
-        max_rate_per_s=limit.max_rate_per_s,
-        min_rate_per_s=min_rate_per_s,
+        max_rate_per_s=most,
+        min_rate_per_s=known.min_rate_per_s,
+        first_growth=GROWTH if known.first_rate_per_s is None else KNOWN_GROWTH,
     )
     return Evaluation(candidate=candidate, bound=limit, goodput=goodput, num_simulations=num_simulations)
+
+
+def keeps_at(candidate: Candidate, problem: PlanningProblem, effort: Effort, rate_per_s: float) -> bool:
+    """Whether the objective holds at the rate. Raises ConfigError if the candidate does not fit."""
+    config, step_times = placed(candidate, problem)
+    limit = bound(config, step_times, problem.facts, problem.deployment.objective)
+    if rate_per_s > limit.max_rate_per_s:
+        return False
+    return _judge_at(config, step_times, problem, effort, rate_per_s, draw=0).holds
+
+
+def _judge_at(
+    config: ClusterConfig,
+    step_times: Mapping[str, StepTimeModel],
+    problem: PlanningProblem,
+    effort: Effort,
+    rate_per_s: float,
+    *,
+    draw: int,
+) -> Judged:
+    num_requests = effort.num_requests(rate_per_s, problem.lifetime_s)
+    records = problem.load.at_rate(rate_per_s, draw=draw, num_requests=num_requests)
+    return judge(config, step_times, records, problem.deployment.objective, rate_per_s)
 
 
 def _no_bound() -> Bound:

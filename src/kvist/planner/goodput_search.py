@@ -52,16 +52,18 @@ def search_goodput(
     tolerance: float,
     max_rate_per_s: float = math.inf,
     min_rate_per_s: float = 0.0,
+    first_growth: float = GROWTH,
 ) -> Goodput:
     """Judge rates until the bracket's ends are at most a factor of 1 + `tolerance` apart.
 
     max_rate_per_s: a bound from elsewhere, above which no rate can hold; none is judged there.
     min_rate_per_s: stop as soon as the goodput is known to be less: whoever asks has something better.
+    first_growth: the first step away from the first rate, 2 at most; each next step is the square of the one before.
     """
     judged: dict[float, Judged] = {}
     rate = min(first_rate_per_s, max_rate_per_s)
     low, high = 0.0, None if math.isinf(max_rate_per_s) else max_rate_per_s
-    num_halvings = 0
+    lowest, growth = rate / GROWTH**MAX_HALVINGS, first_growth
     while True:
         found = judged[rate] = judge_at(rate)
         if found.holds:
@@ -71,16 +73,16 @@ def search_goodput(
         if high is not None and high < min_rate_per_s:
             break
         if low == 0.0:
-            num_halvings += 1
-            if num_halvings > MAX_HALVINGS:
+            if rate <= lowest:
                 break
-            rate /= GROWTH
+            rate /= growth
         elif high is None:
-            rate *= GROWTH
+            rate *= growth
         elif high <= low * (1.0 + tolerance):
             break
         else:
-            rate = min(math.sqrt(low * high), low * GROWTH)
+            rate = min(math.sqrt(low * high), low * growth)
+        growth = min(growth * growth, GROWTH)
     return Goodput(
         rate_per_s=low,
         next_rate_per_s=min((each for each, found in judged.items() if not found.holds), default=None),

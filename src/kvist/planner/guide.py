@@ -85,7 +85,7 @@ def compared_with_guide(advice: Advice, recommended: Sequence[str]) -> list[str]
                 lines.append(f"agrees with the guide on {name}: {_gain(gain)}")
             else:
                 lines.append(
-                    f"the guide names {name}: by itself it changes goodput by {gain:+.0%} at the place where it is "
+                    f"the guide names {name}: by itself it changes what can be served by {gain:+.0%} where it is "
                     "taken, before what comes after it"
                 )
         elif name in refused:
@@ -107,4 +107,4 @@ def _family(name: str) -> str:
 
 
 def _gain(gain: float | None) -> str:
-    return "its gain cannot be told, since the load saturates either way" if gain is None else f"gain {gain:+.0%}"
+    return "its gain cannot be told" if gain is None else f"gain {gain:+.0%}"

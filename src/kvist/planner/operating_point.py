@@ -20,7 +20,9 @@ from kvist.simulator.links import NS_PER_S
 from kvist.simulator.simulation_result import SimulationResult
 
 SATURATED = 0.98  # load factor from which tails are not quoted
+SUSTAINED_SHARE = 0.97  # of the capacity: below what counts as saturated
 MOST = 0.9  # of the requests, after which a capacity is taken
+TURNOVER = 2  # requests for each that runs at once, where capacity is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """capacity_per_s: requests per second completed with all of them there at once; load_factor: rate / capacity.
+    """capacity_per_s: requests per second completed with all of them there at once, or where that is not measured a
+    lower bound; load_factor: rate / capacity.
 
     utilization: by group, the mean share of the time that its replicas compute.
     """
@@ -49,6 +52,7 @@ class OperatingPoint:
     cache_hit_share: float
     num_preemptions: int
     event_digest: str
+    is_capacity_measured: bool = True
 
     @property
     def load_factor(self) -> float:
@@ -66,12 +70,20 @@ def operate(
     objective: ServiceLevelObjective,
     rate_per_s: float,
     *,
-    draw: int = 0,
     known_capacity_per_s: float | None = None,
+    trusts_objective: bool = False,
 ) -> OperatingPoint:
-    """Simulate the load at the rate and, unless it is known, once with all requests at once for the capacity."""
-    capacity = known_capacity_per_s or capacity_per_s(config, step_times, load, draw=draw)
-    judged, result = watch(config, step_times, load.at_rate(rate_per_s, draw=draw), objective, rate_per_s)
+    """Simulate the load at the rate and, unless it is known, once with all requests at once for the capacity.
+
+    trusts_objective: where the objective is kept, do without the second run: the capacity is given as just so much that
+    the rate is none of saturation.
+    """
+    judged, result = watch(config, step_times, load.at_rate(rate_per_s), objective, rate_per_s)
+    is_measured = not (trusts_objective and judged.holds)
+    if known_capacity_per_s is not None:
+        capacity = known_capacity_per_s
+    else:
+        capacity = capacity_per_s(config, step_times, load) if is_measured else rate_per_s / SATURATED * 1.001
     is_saturated = rate_per_s >= SATURATED * capacity
     requests = result.requests
     num_prompt_tokens = sum(request.num_prompt_tokens for request in requests)
@@ -85,18 +97,32 @@ def operate(
         cache_hit_share=sum(request.num_cached_tokens for request in requests) / max(num_prompt_tokens, 1),
         num_preemptions=sum(request.num_preemptions for request in requests),
         event_digest=result.digest(),
+        is_capacity_measured=is_measured,
     )
 
 
-def capacity_per_s(config: ClusterConfig, step_times: StepTimes, load: PlanLoad, *, draw: int = 0) -> float:
+def capacity_per_s(config: ClusterConfig, step_times: StepTimes, load: PlanLoad) -> float:
     """Requests per second completed while all requests wait from the beginning, until most of them are done.
 
-    The last ones are left out: they end in batches that nothing refills. Low rather than high: filling counts.
+    The last ones are left out: they end in batches that nothing refills. Low rather than high: filling counts, so
+    there are several times as many requests as run at once.
     """
-    result = simulate(config, load.at_once(draw=draw), step_times)
+    waiting = load.at_once(min_requests=TURNOVER * num_places(config, load))
+    result = simulate(config, waiting, step_times)
     ends = sorted(request.finished_ns for request in result.requests if request.finished_ns is not None)
     most = math.ceil(MOST * len(ends))
     return most * NS_PER_S / max(ends[most - 1], 1) if ends else 0.0
+
+
+def num_places(config: ClusterConfig, load: PlanLoad) -> int:
+    """Requests that the cluster decodes at once: as many as may run, or as there is room for."""
+    lengths = load.lengths()
+    mean_tokens = sum(prompt + output for prompt, output in lengths) / len(lengths)
+    return sum(
+        group.count * max(1, min(group.max_num_seqs, int((group.kv_cache_tokens or 0) / mean_tokens)))
+        for group in config.groups
+        if group.decode_weight
+    )
 
 
 def ttfts_s(result: SimulationResult) -> list[float]:

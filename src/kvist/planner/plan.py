@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kvist.config.cluster_config import ClusterConfig
 from kvist.costmodel.roofline import RooflineModel
 from kvist.planner.cost import Cost, cost_at
-from kvist.planner.evaluation import Evaluation, PlanningProblem, placed
+from kvist.planner.evaluation import Evaluation, Known, PlanningProblem, placed
 from kvist.planner.goodput_search import Spread, spread_over_draws
-from kvist.planner.operating_point import OperatingPoint, capacity_per_s, operate
-from kvist.planner.search import Rounds, RunAll, SearchResult, Task
+from kvist.planner.operating_point import SUSTAINED_SHARE, OperatingPoint, capacity_per_s, operate
+from kvist.planner.search import Rounds, RunAll, SearchResult, Task, run_task
+from kvist.planner.search_space import ROUTERS
 
 FRONT_SIZE = 8
 EQUAL_WITHIN = 0.01  # figures closer than that are no choice
-SUSTAINED_SHARE = 0.97  # of the capacity: below what counts as saturated
+EQUAL_GOODPUT = 0.02  # less than searches can tell apart: then the simpler one is the plan
 MIN_LIFETIMES = 3.0  # of a request: how long a load must last for its queues to show
 
 
@@ -88,13 +90,15 @@ def make_plan(
     found: SearchResult, problem: PlanningProblem, rounds: Rounds, run_all: RunAll, *, rate_per_s: float | None = None
 ) -> Plan:
     """Look closely at the finalists. rate_per_s: the load to plan for; None: each one's own goodput."""
-    points = [plan_point(each, problem, rate_per_s) for each in _distinct(found.finalists)[:FRONT_SIZE]]
+    look = partial(plan_point, rate_per_s=rate_per_s)
+    points = list(run_all(look, _distinct(found.finalists)[:FRONT_SIZE]))
     if rate_per_s is None:
-        points.sort(key=lambda point: -point.goodput_per_s)  # stable: of equals the one that the search ranked first
+        points.sort(key=lambda point: -point.goodput_per_s)
     else:
         points.sort(key=lambda point: _devices_for(point, rate_per_s))
+    winner = _simplest_equal(points, rate_per_s)
+    points = [winner, *(point for point in points if point is not winner)]
     front = pareto_front(points)
-    winner = points[0]
     config, _ = placed(winner.evaluation.candidate, problem)
     return Plan(
         winner=winner,
@@ -114,7 +118,24 @@ def _devices_for(point: PlanPoint, rate_per_s: float) -> float:
     return point.evaluation.candidate.num_devices if point.goodput_per_s >= rate_per_s else math.inf
 
 
-def plan_point(evaluation: Evaluation, problem: PlanningProblem, rate_per_s: float | None) -> PlanPoint:
+def _simplest_equal(points: Sequence[PlanPoint], rate_per_s: float | None) -> PlanPoint:
+    """Of those as good as the first one, as far as can be told, the one with the simplest placement and router."""
+    first = points[0]
+
+    def is_equal(point: PlanPoint) -> bool:
+        if rate_per_s is not None:
+            return _devices_for(point, rate_per_s) == _devices_for(first, rate_per_s)
+        return point.goodput_per_s >= first.goodput_per_s * (1.0 - EQUAL_GOODPUT)
+
+    def complexity(point: PlanPoint) -> tuple[bool, int, int]:
+        candidate = point.evaluation.candidate
+        return candidate.is_disaggregated, candidate.num_devices, ROUTERS.index(candidate.router)
+
+    return min(filter(is_equal, points), key=complexity)
+
+
+def plan_point(evaluation: Evaluation, problem: PlanningProblem, *, rate_per_s: float | None) -> PlanPoint:
+    """The evaluated cluster at the rate or, without one, at its own goodput."""
     config, step_times = placed(evaluation.candidate, problem)
     capacity = capacity_per_s(config, step_times, problem.load)
     rate = rate_per_s or min(evaluation.rate_per_s, SUSTAINED_SHARE * capacity)
@@ -157,13 +178,13 @@ def error_bar(winner: Evaluation, problem: PlanningProblem, rounds: Rounds, run_
     bars = [model.error_bar for model in step_times.values() if isinstance(model, RooflineModel)]
     decode = max((bar.decode for bar in bars), default=0.0)
     prefill = max((bar.prefill for bar in bars), default=0.0)
-    task = Task(candidate=winner.candidate, effort=rounds.last, first_rate_per_s=winner.rate_per_s)
+    task = Task(candidate=winner.candidate, effort=rounds.last, known=Known(first_rate_per_s=winner.rate_per_s))
     draws = [replace(task, draw=draw) for draw in range(1, len(problem.load.draws))]
     scaled = [
         replace(task, step_time_factors=factors)
         for factors in ((1.0 + decode, 1.0 + prefill), (1.0 / (1.0 + decode), 1.0 / (1.0 + prefill)))
     ]
-    rates = [each.rate_per_s for each in run_all([*draws, *scaled])]
+    rates = [each.rate_per_s for each in run_all(run_task, [*draws, *scaled])]
     return ErrorBar(
         draws=spread_over_draws([winner.rate_per_s, *rates[: len(draws)]]),
         slow_steps=rates[-2],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 
 from kvist.core.errors import ConfigError
-from kvist.workload.adapting import at_mean_rate, num_starts, take_first, unchained
+from kvist.workload.adapting import at_mean_rate, num_starts, take_first, unchained, with_other_texts
 from kvist.workload.load_file import Load
 from kvist.workload.trace_record import AnswerPart, TraceRecord, count_prompt_tokens
 
@@ -25,6 +26,7 @@ class PlanLoad:
 
     name: str
     draws: tuple[Draw, ...]
+    seed: int | None = None  # of the first draw; None of a recorded load
 
     def __post_init__(self) -> None:
         if not self.draws or not all(self.draws):
@@ -38,9 +40,21 @@ class PlanLoad:
         records = self._first(draw, num_requests)
         return at_mean_rate(records, rate_per_s * num_starts(records) / len(records))
 
-    def at_once(self, *, draw: int = 0, num_requests: int | None = None) -> Draw:
-        """All waiting from the beginning, followers too: what capacity is measured with."""
-        return unchained(self._first(draw, num_requests))
+    def at_once(self, *, min_requests: int = 0) -> Draw:
+        """The first draw waiting from the beginning, followers too: what capacity is measured with.
+
+        Too few for `min_requests` are joined by those of the next draws, and of the same ones with other texts.
+        """
+        found: list[TraceRecord] = []
+        for number in count():
+            records = unchained(self.draws[number % len(self.draws)])
+            if number:
+                records = with_other_texts(records, str(number))
+            start = len(found)
+            found += [msgspec.structs.replace(record, index=start + record.index) for record in records]
+            if len(found) >= min_requests:
+                break
+        return found
 
     def lengths(self) -> list[tuple[int, int]]:
         """Prompt and output tokens of each request of the first draw."""
@@ -57,23 +71,23 @@ def draws_of_load(load: Load, *, num_draws: int, num_requests: int | None = None
     """A stated load with its own seed and the ones after it."""
     seeds = range(load.seed, load.seed + num_draws)
     draws = tuple(load.records(capacity_per_s=1.0, seed=seed)[:num_requests] for seed in seeds)
-    return PlanLoad(name=load.name, draws=draws)
+    return PlanLoad(name=load.name, draws=draws, seed=load.seed)
 
 
 def draws_of_trace(name: str, records: Draw, *, num_draws: int, num_requests: int | None = None) -> PlanLoad:
     """A recorded load, in stretches one after another; one draw where requests follow others or there are too few."""
-    count = min(num_requests or len(records), len(records))
+    length = min(num_requests or len(records), len(records))
     is_linked = any(record.after is not None for record in records) or any(
         isinstance(part, AnswerPart) for record in records for part in record.prompt
     )
     if is_linked:
-        return PlanLoad(name=name, draws=(take_first(records, count),))
-    num_draws = max(1, min(num_draws, len(records) // max(count, 1)))
-    return PlanLoad(name=name, draws=tuple(_stretch(records, i * count, count) for i in range(num_draws)))
+        return PlanLoad(name=name, draws=(take_first(records, length),))
+    num_draws = max(1, min(num_draws, len(records) // max(length, 1)))
+    return PlanLoad(name=name, draws=tuple(_stretch(records, i * length, length) for i in range(num_draws)))
 
 
-def _stretch(records: Draw, start: int, count: int) -> Draw:
-    chosen = records[start : start + count]
+def _stretch(records: Draw, start: int, length: int) -> Draw:
+    chosen = records[start : start + length]
     first_s = chosen[0].arrival_s if chosen else 0.0
     return [
         msgspec.structs.replace(record, index=place, arrival_s=record.arrival_s - first_s)

@@ -23,6 +23,7 @@ POLICY_BUDGETS = {
     "split_fuse": (512, 2048),
     "prefill_first": (8192,),
     "decode_first": (8192,),
+    "slo_budget": (2048, 8192),
 }
 SPLIT_POLICY_BUDGETS = {"prefill_first": (2048, 8192), "chunked_prefill": (2048,)}
 ROUTERS = ("round_robin", "least_loaded", "cache_aware", "kv_centric")

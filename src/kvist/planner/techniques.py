@@ -12,11 +12,12 @@ from kvist.planner.candidate import Candidate, Shape
 
 
 class Effect(StrEnum):
-    """What a stage of the optimization looks at."""
+    """What a stage of the optimization looks at; capacity is what the must-haves are judged by."""
 
     TTFT = "time to first token"
     TPOT = "time per output token"
     GOODPUT = "goodput"
+    CAPACITY = "capacity"
 
 
 class Complexity(StrEnum):

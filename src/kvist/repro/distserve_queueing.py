@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig, RouterConfig
 from kvist.costmodel.linear_step_time import LinearStepTime
+from kvist.costmodel.step_time_model import StepTimeModel
+from kvist.costmodel.step_work import StepWork
 from kvist.metrics.percentiles import mean
 from kvist.planner.operating_point import ttfts_s
+from kvist.planner.plan_load import PlanLoad
 from kvist.planner.queueing import ttft_one_device_s, ttft_two_ranks_s, ttft_two_stages_s
 from kvist.repro.row import ReproRow
 from kvist.simulator.cluster_simulation import simulate
@@ -42,6 +45,20 @@ CASES = (
         formula=lambda rate, duration: ttft_two_ranks_s(rate, duration, SPEED_UP),
     ),
 )
+
+
+def decode_limit_per_s(model: StepTimeModel, kv_tokens: int, load: PlanLoad) -> float:
+    """Requests per second that a decoding replica completes with its KV pool full, by its step time.
+
+    The pool holds B = room / c requests, where c is the length that one has on average while it decodes; each step
+    gives B tokens, so the limit is B / (step time x mean answer).
+    """
+    lengths = load.lengths()
+    num_outputs = sum(output for _, output in lengths)
+    context = sum(output * (prompt + output / 2) for prompt, output in lengths) / num_outputs
+    batch = kv_tokens / context
+    work = StepWork.of([(1, round(context))] * round(batch), num_sampled=round(batch))
+    return batch / model.predict_s(work) / (num_outputs / len(lengths))
 
 
 def queueing_rows(*, is_quick: bool) -> list[ReproRow]:

@@ -113,6 +113,8 @@ class SimulatedReplica:
                 queue_order=group.queue_order,
                 max_num_seqs=group.max_num_seqs,
                 max_num_queued_reqs=2**31,
+                default_ttft_ms=group.default_ttft_ms,
+                default_tpot_ms=group.default_tpot_ms,
                 max_steps_in_flight=spec.num_stages,
                 check_invariants=check_invariants,
             ),
