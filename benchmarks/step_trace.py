@@ -1,6 +1,6 @@
 """What writing a step trace costs: the time from step to step of one engine, with its trace on and off in turns.
 
-Two engines, one timing the kernels of each 32nd step of a kind (the default) and one of every step. In each, rounds
+Two engines, one timing the kernels of each 128th step of a kind (the default) and one of every step. In each, rounds
 without and with the trace alternate on the same greedy requests. Each pair of rounds gives a ratio of median periods of
 decode steps; "cost" is the median ratio less 1, its quartiles show how noisy the machine was. "cpu" is steadier: the
 CPU time of the step loop's thread inside the tracer. The smallest step is where a trace costs most: one request.
@@ -24,8 +24,8 @@ from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import StepPlan
 from kvist.runtime.step_tracer import StepTracer
 
-NUM_ROUNDS = {32: 6, 1: 3}  # of each kind
-LOADS = {"1 request": (1, 48), "16 requests": (16, 14)}  # requests at once, output tokens of each
+NUM_ROUNDS = {128: 6, 1: 3}  # of each kind
+LOADS = {"1 request": (1, 256), "16 requests": (16, 128)}  # requests at once, output tokens of each
 LIMITS = "one json line a step and the counters that changed; with kernels timed, a line for each operation of the step"
 
 
