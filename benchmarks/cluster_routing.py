@@ -13,10 +13,10 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.mooncake_cluster import STEP_TIME, mooncake_cluster
 from benchmarks.result_file import RESULTS, write_result
 from kvist.config.cluster_config import ROUTERS
 from kvist.metrics.percentiles import percentile
+from kvist.repro.mooncake_cluster import STEP_TIME, mooncake_cluster
 from kvist.simulator.cluster_simulation import simulate
 from kvist.workload.recorded_load import read_shipped_trace
 

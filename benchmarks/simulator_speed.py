@@ -11,8 +11,8 @@ import gc
 import sys
 import time
 
-from benchmarks.mooncake_cluster import STEP_TIME, mooncake_cluster
 from benchmarks.result_file import write_result
+from kvist.repro.mooncake_cluster import STEP_TIME, mooncake_cluster
 from kvist.simulator.cluster_simulation import simulate
 from kvist.workload.recorded_load import read_shipped_trace
 

@@ -51,6 +51,16 @@ COMMANDS = {
     "simulate": Command(
         "kvist.cli.simulate", "--config FILE.toml --workload LOAD", "run a load through a simulated cluster"
     ),
+    "advise": Command(
+        "kvist.cli.advise",
+        "--scenario NAME | --workload LOAD --slo TARGETS",
+        "say which techniques pay for a load, step by step",
+    ),
+    "plan": Command(
+        "kvist.cli.plan",
+        "--gpus N | --rate R --workload LOAD --slo TARGETS",
+        "find the placement, policy and router that serve a load best",
+    ),
     "predict": Command("kvist.cli.predict", "", "predict the time of a step on a GPU, or of a file of measured points"),
     "profile": Command("kvist.cli.profile", "[MODEL]", "measure how long this machine's steps take, for the simulator"),
     "calibrate": Command("kvist.cli.calibrate", "", "fit the cost model to measured points"),

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_all = arguments.name == "all"
     names = list(REPROS) if is_all else [arguments.name]
     _check(arguments, names)
-    setting = _setting(arguments)
+    setting = _setting(arguments, needs_model=not all(find(name).is_simulated for name in names))
     # Here, because --help must not wait for the engine's imports.
     from kvist.repro import registry
     from kvist.repro.page import results_page
@@ -103,10 +103,10 @@ def _check(arguments: argparse.Namespace, names: Sequence[str]) -> None:
             raise ConfigError(f"{flag} {path}: its folder does not exist")
 
 
-def _setting(arguments: argparse.Namespace) -> ReproSetting:
+def _setting(arguments: argparse.Namespace, *, needs_model: bool) -> ReproSetting:
     configs = load_configs(arguments, SECTIONS)
     return ReproSetting(
-        model_path=find_model(configs["model"]),
+        model_path=find_model(configs["model"]) if needs_model else Path(),
         model=configs["model"],
         cache=configs["cache"],
         executor=configs["executor"],

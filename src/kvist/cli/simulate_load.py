@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kvist.config.arguments import number, whole_number
 from kvist.config.cluster_config import ClusterConfig
 from kvist.core.errors import ConfigError
 from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
-from kvist.workload.load_file import frozen_loads
+from kvist.workload.adapting import all_at_once, at_mean_rate
+from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
 from kvist.workload.trace_files import MOONCAKE_BLOCK_TOKENS
 from kvist.workload.trace_record import TraceRecord
@@ -22,7 +21,7 @@ from kvist.workload.trace_record import TraceRecord
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load options")
-    names = ", ".join([*frozen_loads().loads, *SHIPPED_TRACES])
+    names = ", ".join([*shipped_loads().loads, *SHIPPED_TRACES])
     group.add_argument("--workload", required=True, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
@@ -53,7 +52,7 @@ def simulated_load(
     arguments: argparse.Namespace, config: ClusterConfig, step_times: Mapping[str, StepTimeModel]
 ) -> list[TraceRecord]:
     """The requests, in order of their numbers. Raises ConfigError."""
-    loads = frozen_loads()
+    loads = shipped_loads()
     if arguments.workload in loads.loads:
         load = loads.load(arguments.workload)
         capacity = arguments.capacity
@@ -72,25 +71,9 @@ def simulated_load(
     records = records[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:
         raise ConfigError(f"--workload {arguments.workload} holds no requests")
-    return records if arguments.request_rate is None else _at_rate(records, arguments.request_rate)
-
-
-def _at_rate(records: Sequence[TraceRecord], rate_per_s: float) -> list[TraceRecord]:
-    """The same arrivals, faster or slower, so that the mean rate of those that follow nobody is `rate_per_s`."""
-    first = [record.arrival_s for record in records if record.after is None]
-    span_s = max(first) - min(first)
-    if span_s <= 0.0:
-        times = {record.index: number / rate_per_s for number, record in enumerate(records) if record.after is None}
-    else:
-        stretch = (len(first) - 1) / rate_per_s / span_s
-        times = {record.index: record.arrival_s * stretch for record in records if record.after is None}
-    return [
-        msgspec.structs.replace(record, arrival_s=times[record.index]) if record.after is None else record
-        for record in records
-    ]
+    return records if arguments.request_rate is None else at_mean_rate(records, arguments.request_rate)
 
 
 def _capacity(records: Sequence[TraceRecord], config: ClusterConfig, step_times: Mapping[str, StepTimeModel]) -> float:
     """Requests per second that the cluster completes when all come at once."""
-    at_once = [msgspec.structs.replace(record, arrival_s=0.0) for record in records]
-    return len(records) / max(simulate(config, at_once, step_times).end_ns / NS_PER_S, 1e-9)
+    return len(records) / max(simulate(config, all_at_once(records), step_times).end_ns / NS_PER_S, 1e-9)

@@ -11,6 +11,7 @@ ROUTERS = ("random", "round_robin", "least_loaded", "power_of_two", "cache_aware
 REJECTIONS = ("none", "at_decode", "early", "predicted")
 KV_BYTES_PER_TOKEN = 131_072  # of Llama-3.1-8B in 16 bits, where nothing else is said
 LINK_SHARINGS = ("fair", "fifo")
+ATTENTIONS = ("flash", "materialized")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,13 @@ class ReplicaGroupConfig:
     max_num_batched_tokens: int = option(8192, help="token budget of a step", low=16, unit="tokens")
     max_num_seqs: int = option(256, help="most requests running at once", low=1)
     max_model_len: int = option(131_072, help="longest prompt and output together", low=32, unit="tokens")
+    enable_prefix_caching: bool = option(True, help="reuse KV of shared prefixes")
+    attention: str = option(
+        "flash",
+        help="flash: tiles that never leave the chip; materialized: all scores written out, for comparison",
+        choices=ATTENTIONS,
+    )
+    num_kv_heads: int | None = option(None, help="heads of K and V, to compare with; default: the model's own", low=1)
     start_delay_s: float = option(0.0, help="time from a start, or a restart, to the first step", low=0.0, unit="s")
 
     @property

@@ -17,13 +17,13 @@ def to_toml(configs: Mapping[str, object]) -> str:
         if field.section != section:
             section = field.section
             lines.append(f"[{section}]")
-        lines.append(f"{field.name} = {_literal(value)}")
+        lines.append(f"{field.name} = {toml_literal(value)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _literal(value: Value) -> str:
+def toml_literal(value: Value) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(_literal(part) for part in value) + "]"
+        return "[" + ", ".join(toml_literal(part) for part in value) + "]"
     if isinstance(value, str):
         # JSON strings are TOML basic strings, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

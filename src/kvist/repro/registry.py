@@ -14,10 +14,11 @@ from kvist.repro.setting import ReproSetting
 
 @dataclass(frozen=True, slots=True)
 class Repro:
-    """Where it is, and the paper."""
+    """Where it is, and the paper. is_simulated: it runs no model, so none is fetched."""
 
     module: str
     paper: str
+    is_simulated: bool = False
 
 
 REPROS: Mapping[str, Repro] = {
@@ -30,6 +31,8 @@ REPROS: Mapping[str, Repro] = {
     "speculation": Repro("kvist.repro.speculation", "speculative decoding by look-up in the prompt"),
     "quant": Repro("kvist.repro.quant", "weights and K/V in fewer bits"),
     "gqa": Repro("kvist.repro.gqa", "Grouped-query attention (EMNLP'23)"),
+    "distserve": Repro("kvist.repro.distserve", "DistServe (OSDI'24), simulated", is_simulated=True),
+    "mooncake": Repro("kvist.repro.mooncake", "Mooncake (FAST'25), simulated", is_simulated=True),
     "radix": Repro("kvist.repro.radix", "RadixAttention (SGLang, NeurIPS'24)"),
 }
 

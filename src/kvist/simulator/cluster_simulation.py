@@ -48,6 +48,19 @@ class Kind(IntEnum):
     ARRIVAL = 5
 
 
+class StopRule(Protocol):
+    """Ends a simulation as soon as the caller knows what it wanted to know."""
+
+    def note_ended(self, request: SimulatedRequest) -> None:
+        """A request has ended, however."""
+        ...
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether what is still to come can be left out."""
+        ...
+
+
 class SimulationObserver(Protocol):
     """Sees every turn of every replica's engine, in order of time."""
 
@@ -63,15 +76,18 @@ def simulate(
     *,
     has_bulk_steps: bool = True,
     observer: SimulationObserver | None = None,
+    stop_rule: StopRule | None = None,
 ) -> SimulationResult:
     """Run the load through the cluster until everything has ended.
 
     step_time: of all replicas, or by the name of their group. has_bulk_steps False plans every single step: slower, for
-    tests that the result is the same, and wherever an observer looks on. Raises ConfigError for a cluster that makes no
-    sense.
+    tests that the result is the same, and wherever an observer looks on. stop_rule: ends the run early; requests that
+    had not ended then stay unfinished. Raises ConfigError for a cluster that makes no sense.
     """
     has_bulk_steps = has_bulk_steps and observer is None
-    return ClusterSimulation(config, records, step_time, has_bulk_steps=has_bulk_steps, observer=observer).run()
+    return ClusterSimulation(config, records, step_time, has_bulk_steps=has_bulk_steps, observer=observer).run(
+        stop_rule
+    )
 
 
 class ClusterSimulation:
@@ -87,6 +103,7 @@ class ClusterSimulation:
         observer: SimulationObserver | None = None,
     ) -> None:
         self._observer = observer
+        self._stop_rule: StopRule | None = None
         self._config = config
         kv_bytes_per_token = config.cache.kv_bytes_per_token or KV_BYTES_PER_TOKEN
         if any(group.kv_cache_tokens is None for group in config.groups):
@@ -128,10 +145,11 @@ class ClusterSimulation:
         self._num_left = len(records)
         self._schedule_load()
 
-    def run(self) -> SimulationResult:
-        """Let time pass until nothing is left to happen."""
+    def run(self, stop_rule: StopRule | None = None) -> SimulationResult:
+        """Let time pass until nothing is left to happen, or the rule says that it is decided."""
+        self._stop_rule = stop_rule
         heap = self._heap
-        while heap and self._num_left:
+        while heap and self._num_left and not (stop_rule is not None and stop_rule.is_decided):
             now_ns = self._now_ns = heap[0][0]
             while heap and heap[0][0] == now_ns:
                 _, kind, _, payload = heapq.heappop(heap)
@@ -224,6 +242,8 @@ class ClusterSimulation:
         ended, self._journeys.ended = self._journeys.ended, []
         for journey in ended:
             self._num_left -= 1
+            if self._stop_rule is not None:
+                self._stop_rule.note_ended(journey.outcome)
             for follower in self._followers.get(journey.outcome.index, ()):
                 pause_ns = round(self._records[follower].arrival_s * NS_PER_S)
                 self._push(now_ns + pause_ns, Kind.ARRIVAL, follower)

@@ -11,8 +11,10 @@ from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.calibration import Calibration, calibrated_model
 from kvist.costmodel.device_catalogue import find_device
 from kvist.costmodel.engine_generation import CURRENT
+from kvist.costmodel.materialized_attention import MaterializedAttention
 from kvist.costmodel.memory import device_memory
 from kvist.costmodel.model_catalogue import find_model_spec
+from kvist.costmodel.model_size import count_parameters
 from kvist.costmodel.number_format import find_format
 from kvist.costmodel.roofline import Placement
 from kvist.costmodel.step_time_model import StepTimeModel
@@ -24,8 +26,11 @@ def placement_of(group: ReplicaGroupConfig, find_model: FindModel = find_model_s
     """The group's model on its devices. Raises ConfigError if it names none."""
     if group.model is None or group.device is None:
         raise ConfigError(f"the replicas {group.name!r} need a model and a device, or a table of step times")
+    spec = find_model(group.model)
+    if group.num_kv_heads is not None:
+        spec = with_kv_heads(spec, group.num_kv_heads)
     return Placement(
-        model=find_model(group.model),
+        model=spec,
         device=find_device(group.device),
         number_format=find_format(group.dtype),
         tensor_parallel_size=group.tensor_parallel_size,
@@ -56,8 +61,8 @@ def place_cluster(
             model = calibrated_model(
                 placement, generation=generation, calibration=calibration, model_name=group.model or ""
             )
-            models[group.name] = model
             placement = model.placement
+            models[group.name] = MaterializedAttention(model) if group.attention == "materialized" else model
         bytes_per_token.add(kv_bytes_per_token(placement))
         if group.kv_cache_tokens is None:
             memory = device_memory(placement, max_num_batched_tokens=group.max_num_batched_tokens)
@@ -69,6 +74,16 @@ def place_cluster(
             raise ConfigError("the replicas' models have KV of different sizes, so they cannot share any")
         cache = replace(cache, kv_bytes_per_token=bytes_per_token.pop() if bytes_per_token else KV_BYTES_PER_TOKEN)
     return replace(config, groups=tuple(groups), cache=cache), models
+
+
+def with_kv_heads(spec: ModelSpec, num_kv_heads: int) -> ModelSpec:
+    """The model with other heads of K and V. Raises ConfigError if the query heads cannot share them evenly."""
+    if spec.num_q_heads % num_kv_heads:
+        raise ConfigError(
+            f"num_kv_heads {num_kv_heads}: the model's {spec.num_q_heads} query heads are no multiple of it"
+        )
+    spec = replace(spec, num_kv_heads=num_kv_heads)
+    return replace(spec, num_parameters=count_parameters(spec))
 
 
 def kv_bytes_per_token(placement: Placement) -> int:

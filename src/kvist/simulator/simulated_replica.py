@@ -101,7 +101,12 @@ class SimulatedReplica:
         self._listener = listener
         self._has_bulk_steps = has_bulk_steps and spec.num_stages == 1
         num_blocks = max(spec.kv_cache_tokens // block_size, 2)
-        self._cache = KVCache(num_blocks=num_blocks, block_size=block_size, record_events=True)
+        self._cache = KVCache(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            enable_prefix_caching=group.enable_prefix_caching,
+            record_events=True,
+        )
         self.scheduler = Scheduler(
             SchedulerConfig(
                 policy=group.policy,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvist.core.errors import ConfigError
-from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
+from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord, count_prompt_tokens
 
 
 def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRecord]:
@@ -19,6 +19,14 @@ def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRe
             num_output_tokens=max(1, round(record.num_output_tokens * factor)),
         )
         for record in records
+    ]
+
+
+def with_total_length(records: Sequence[TraceRecord], max_tokens: int) -> list[TraceRecord]:
+    """Answers cut so that prompt and answer fit a model's length. Prompts stay, and an answer has a token at least."""
+    return [
+        msgspec.structs.replace(record, num_output_tokens=max(1, min(record.num_output_tokens, max_tokens - prompt)))
+        for record, prompt in zip(records, count_prompt_tokens(records), strict=True)
     ]
 
 
@@ -38,9 +46,43 @@ def with_arrivals(records: Sequence[TraceRecord], times: Sequence[float]) -> lis
     ]
 
 
+def at_mean_rate(records: Sequence[TraceRecord], rate_per_s: float) -> list[TraceRecord]:
+    """The same arrivals, faster or slower, so that the mean rate of those that follow nobody is `rate_per_s`.
+
+    Those that came all at once come evenly. Pauses stay.
+    """
+    first = [record.arrival_s for record in records if record.after is None]
+    span_s = max(first) - min(first)
+    if span_s <= 0.0:
+        return with_arrivals(records, [number / rate_per_s for number in range(len(first))])
+    stretch = (len(first) - 1) / rate_per_s / span_s
+    return with_arrivals(records, [time_s * stretch for time_s in first])
+
+
 def all_at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
     """No arrival times and no pauses: what capacity is measured with."""
     return scale_times(records, 0.0)
+
+
+def unchained(records: Sequence[TraceRecord]) -> list[TraceRecord]:
+    """The same requests, of which none waits for another: answers in prompts are texts of the same length.
+
+    For capacity: a few conversations leave a cluster idle while they wait for themselves. Requests come all at once.
+    """
+    return [
+        msgspec.structs.replace(
+            record,
+            prompt=tuple(
+                TextPart(f"answer {part.index}", 0, records[part.index].num_output_tokens)
+                if isinstance(part, AnswerPart)
+                else part
+                for part in record.prompt
+            ),
+            after=None,
+            arrival_s=0.0,
+        )
+        for record in records
+    ]
 
 
 def with_other_texts(records: Sequence[TraceRecord], mark: str) -> list[TraceRecord]:

@@ -76,6 +76,18 @@ def frozen_loads() -> LoadFile:
     return parse_load_file(files("kvist.workload").joinpath("workloads.toml").read_text(encoding="utf-8"), "workloads")
 
 
+@cache
+def scenario_loads() -> LoadFile:
+    """The loads of services that ship with kvist, for plans."""
+    return parse_load_file(files("kvist.workload").joinpath("scenarios.toml").read_text(encoding="utf-8"), "scenarios")
+
+
+def shipped_loads() -> LoadFile:
+    """All loads that ship with kvist, the frozen ones first."""
+    frozen = frozen_loads()
+    return LoadFile({**frozen.loads, **scenario_loads().loads}, frozen.service_level)
+
+
 def read_load_file(path: Path) -> LoadFile:
     """Raises ConfigError if the file cannot be read or states a load that makes no sense."""
     try:

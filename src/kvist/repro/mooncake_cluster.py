@@ -1,4 +1,4 @@
-"""The cluster of Mooncake's paper as the benchmarks here simulate it: LLaMA3-70B on hosts of 8 A800.
+"""The cluster of Mooncake's paper as it is simulated here: LLaMA3-70B on hosts of 8 A800.
 
 Step times follow the paper's count of operations (FAST'25): 118 GFLOP a token and 2.6 MFLOP a pair of query and key, at
 half of the 8 x 312 TFLOP/s; decodes read 320 KiB a key at 70% of 8 x 2.0 TB/s, after 20 ms for weights and host.
@@ -6,6 +6,7 @@ half of the 8 x 312 TFLOP/s; decodes read 320 KiB a key at 70% of 8 x 2.0 TB/s, 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvist.config.cluster_config import ClusterCacheConfig, ClusterConfig, LinksConfig, ReplicaGroupConfig, RouterConfig
@@ -29,3 +30,10 @@ def mooncake_cluster(num_prefill: int, num_decode: int, router: str) -> ClusterC
         links=LinksConfig(inter_node_gb_per_s=100.0, host_gb_per_s=200.0),
         router=RouterConfig(policy=router),
     )
+
+
+def vllm_cluster(num_hosts: int) -> ClusterConfig:
+    """The paper's baseline on the same hosts: each does both phases, whole prompts first, and keeps no prefixes."""
+    group = _group("mixed", num_hosts, kv_cache_tokens=1_300_000, policy="prefill_first", enable_prefix_caching=False)
+    config = mooncake_cluster(1, 1, "least_loaded")
+    return replace(config, groups=(group,))

@@ -1,0 +1,95 @@
+"""Advise which techniques to use for a load: from a plain engine through the must-haves to what still pays.
+
+Optimizes in stages: time to first token, then time per output token, then throughput. Each step is simulated; a
+technique is taken only if it gains what its complexity asks for. The survey's selection guide is where the advice
+starts, and what it is compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from kvist.cli.advise_output import advice_document, advice_lines, write_report
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.cli.plan_arguments import add_deployment_arguments, add_load_arguments, chosen_problem
+from kvist.config.arguments import whole_number
+from kvist.core.errors import ConfigError
+from kvist.costmodel.model_size import count_parameters
+from kvist.planner.advisor import Advice, Advisor
+from kvist.planner.evaluation import Effort
+from kvist.planner.guide import SCENARIOS, size_choice
+
+FULL = Effort(num_lifetimes=3.0, min_requests=300, tolerance=0.05)
+QUICK = Effort(num_lifetimes=0.5, min_requests=30, tolerance=0.3)
+FULL_REQUESTS = 600
+QUICK_REQUESTS = 60
+DEFAULT_GPUS = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scenario",
+        choices=list(SCENARIOS),
+        help="a kind of service: sets the load, the objective and the number of devices, unless they are given",
+    )
+    add_deployment_arguments(parser)
+    add_load_arguments(parser, required=False)
+    parser.add_argument(
+        "--gpus",
+        type=whole_number("--gpus", low=1),
+        metavar="N",
+        help=f"devices to serve on (default: {DEFAULT_GPUS}; large-cluster: 32)",
+    )
+    parser.add_argument(
+        "--configs", type=Path, metavar="FOLDER", help="write each simulated setup here, for `kvist simulate --config`"
+    )
+    add_output_arguments(parser, model=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Walk the stages, print the table and write what was asked for."""
+    check_output_files(arguments)
+    if arguments.configs is not None and not arguments.configs.is_dir():
+        raise ConfigError(f"--configs {arguments.configs}: there is no such folder")
+    scenario = SCENARIOS.get(arguments.scenario or "")
+    if scenario is None and (arguments.workload is None or arguments.slo is None):
+        raise ConfigError(f"give --scenario ({', '.join(SCENARIOS)}), or --workload and --slo")
+    if scenario is not None:
+        arguments.workload = arguments.workload or scenario.load
+        arguments.slo = arguments.slo or scenario.objective
+    arguments.num_prompts = arguments.num_prompts or (QUICK_REQUESTS if arguments.quick else FULL_REQUESTS)
+    problem = chosen_problem(arguments)
+    size, size_techniques = size_choice(problem.model.num_parameters or count_parameters(problem.model))
+    scenario_techniques = () if scenario is None else scenario.techniques
+    recommended = (*scenario_techniques, *size_techniques)
+    advice = Advisor(
+        problem=problem,
+        num_devices=arguments.gpus or (DEFAULT_GPUS if scenario is None else scenario.num_devices),
+        effort=QUICK if arguments.quick else FULL,
+        say=lambda text: print(f"kvist advise: simulating {text}", file=sys.stderr, flush=True),
+        preferred=recommended,
+    ).advise()
+    folder = arguments.configs or Path("advice")
+    guide = [size] if scenario is None else [f"{scenario.name}: {scenario.first_choice}", size]
+    print("\n".join(advice_lines(advice, problem, guide=guide, recommended=recommended, folder=folder)))
+    document = result_document(
+        "advise",
+        {
+            "scenario": arguments.scenario,
+            **advice_document(advice, problem, guide=guide, recommended=recommended, folder=folder),
+        },
+    )
+    if arguments.configs is not None:
+        _write_configs(advice, arguments.configs)
+    if arguments.json is not None:
+        write_json(arguments.json, document)
+    if arguments.report is not None:
+        write_report(arguments.report, document, advice)
+    return 0
+
+
+def _write_configs(advice: Advice, folder: Path) -> None:
+    for assessed in (advice.baseline, *(each.after for each in (*advice.taken, *advice.refused))):
+        (folder / f"{assessed.config_hash}.toml").write_text(assessed.config_text, encoding="utf-8")
