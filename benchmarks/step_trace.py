@@ -17,7 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.result_file import spread, write_result
+from benchmarks.result_file import spread, take_no_options, write_result
 from kvist.api.async_llm import AsyncLLM
 from kvist.core.request_events import EventBatch, StepSummary
 from kvist.core.sampling_params import SamplingParams
@@ -126,5 +126,6 @@ async def main() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     path = write_result("step_trace", asyncio.run(main()), seed=None, num_warm_up=1, limits=LIMITS)
     print(path.read_text(encoding="utf-8"))
