@@ -11,7 +11,8 @@ from tests.server.real_server import real_server
 
 from kvist.cli.main import main
 
-WORDS = ["--num-prompts", "4", "--random-input-len", "24", "--random-output-len", "6", "--num-warmups", "1", "--profile"]
+WORDS = ["--num-prompts", "4", "--random-input-len", "24", "--random-output-len", "6", "--num-warmups", "1"]
+WORDS += ["--profile"]
 
 
 def test_the_servers_steps_are_in_result_and_report(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
