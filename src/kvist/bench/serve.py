@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from kvist.bench.client_run import ClientRun, FinishedRun, Progress
@@ -24,12 +25,15 @@ from kvist.bench.run_requests import TargetsOf, served_requests, token_count_of
 from kvist.bench.serve_options import ServeOptions
 from kvist.bench.served_model import ServedModel, choose_model, probe, wait_until_ready
 from kvist.bench.server_counters import read_counters, server_change
+from kvist.bench.server_steps import start_trace, steps_between, stop_trace
 from kvist.bench.text_codec import LocalCodec, ServerCodec, TextCodec
 from kvist.core.errors import ConfigError, EngineUnavailableError
 from kvist.metrics.benchmark_result import Document, benchmark_result
 from kvist.metrics.rate_search import Attained, RateFound, search_rate
 from kvist.metrics.served_request import ServedRequest
 from kvist.metrics.service_level import Target, TargetMetric, UnloadedLatency, targets_for, unloaded_points
+from kvist.metrics.step_record import StepRecord
+from kvist.metrics.trace_summary import summarize_steps
 from kvist.workload.adapting import all_at_once
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
@@ -48,10 +52,11 @@ class Display(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measured run: its result, and its requests for plots."""
+    """A measured run: its result, and its requests for plots. steps: the server's, where it traced them."""
 
     result: Document
     requests: Sequence[ServedRequest]
+    steps: Sequence[StepRecord] | None = None
 
 
 class ServeBench:
@@ -118,20 +123,26 @@ class ServeBench:
     async def _measure(self, records: Sequence[TraceRecord]) -> Measured:
         """The run that counts."""
         self._display.phase("measuring")
+        trace = await start_trace(self._server) if self._options.profile else None
         before = await read_counters(self._server)
-        run = await self._run(records, self._display.progress)
+        try:
+            run = await self._run(records, self._display.progress)
+        finally:
+            if trace is not None:
+                await stop_trace(self._server)
         after = await read_counters(self._server)
+        steps = None if trace is None else steps_between(trace, run.start_s, run.end_s)
         requests = self._served(run, records)
         result = benchmark_result(
             requests,
             duration_s=run.duration_s,
-            setup=self._setup(records, run),
+            setup=self._setup(records, run) | ({} if trace is None else _traced(trace, steps)),
             statistics=self._options.statistics,
             server=server_change(before, after),
             client_cpu_share=run.cpu_s / run.duration_s if run.duration_s > 0 else None,
             detailed=self._options.detailed,
         )
-        return Measured(result, requests)
+        return Measured(result, requests, steps)
 
     async def _search(self) -> Measured:
         if not self._levels:
@@ -285,6 +296,13 @@ def _attained(measured: Measured, rate_per_s: float) -> Attained:
     requests = measured.requests
     good = sum(request.meets_targets() for request in requests)
     return Attained(rate_per_s, good, len(requests), were_alone=measured.result["max_concurrent_requests"] <= 1)
+
+
+def _traced(trace: Path, steps: Sequence[StepRecord] | None) -> Document:
+    """steps: counts and times by kind; None where the trace is on another machine."""
+    if steps is None:
+        return {"step_trace": str(trace), "steps": None}
+    return {"step_trace": str(trace), "steps": asdict(summarize_steps((0, step) for step in steps))}
 
 
 def _request_rate(records: Sequence[TraceRecord]) -> float | str:

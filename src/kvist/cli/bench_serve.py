@@ -112,6 +112,9 @@ def _add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         "--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="LIST", help=f"of {','.join(METRICS)}"
     )
     group.add_argument("--metric-percentiles", default="90,95,99", metavar="LIST", help="(default: 90,95,99)")
+    group.add_argument(
+        "--profile", action="store_true", help="have the server, kvist's with --trace-on-demand, trace its steps"
+    )
     group.add_argument("--label", metavar="TEXT", help="goes into the result")
     group.add_argument("--save-result", action="store_true", help="write a JSON file named after load and date")
     group.add_argument("--save-detailed", action="store_true", help="with every request in it")
@@ -128,13 +131,15 @@ def run(arguments: argparse.Namespace) -> int:
         measured = uvloop.run(_run(bench))
     document = result_document("bench serve", measured.result)
     print("\n".join(result_lines(document)))
+    if arguments.profile and measured.steps is None:
+        print(f"the steps are in {measured.result['step_trace']} on the server's machine: kvist report FILE draws them")
     if path is not None:
         write_json(path, document)
         print(f"written to {path}")
     if arguments.report is not None:
         from kvist.bench.serve_report import write_report
 
-        write_report(arguments.report, document, measured.requests)
+        write_report(arguments.report, document, measured.requests, measured.steps)
     return EXIT_INTERRUPTED if measured.result["was_stopped"] else 0
 
 
@@ -182,6 +187,7 @@ def _options(arguments: argparse.Namespace) -> ServeOptions:
         statistics=_statistics(arguments),
         detailed=arguments.save_detailed,
         label=arguments.label,
+        profile=arguments.profile,
     )
 
 
