@@ -1,4 +1,4 @@
-"""Write docs/fidelity.md's tables from benchmarks/results/fidelity.json. With --check: only say whether they are fresh."""
+"""Write the tables of docs/fidelity.md from the stored result. With --check: only say whether they are fresh."""
 
 from __future__ import annotations
 

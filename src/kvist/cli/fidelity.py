@@ -24,7 +24,7 @@ from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import POLICIES, SchedulerConfig
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
-from kvist.workload.load_file import frozen_loads
+from kvist.workload.load_file import shipped_loads
 
 if TYPE_CHECKING:
     from kvist.bench.fidelity.session import FidelitySession
@@ -41,7 +41,7 @@ DEFAULT_TOKEN_BUDGET = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(frozen_loads().loads)
+    names = ", ".join(shipped_loads().loads)
     parser.add_argument(
         "--load",
         type=_loads,
@@ -198,11 +198,11 @@ def _measure(
 
 
 def _loads(text: str) -> tuple[str, ...]:
-    names, known = tuple(text.split(",")), frozen_loads().loads
+    names, known = tuple(text.split(",")), shipped_loads().loads
     for name in names:
         if name not in known:
             raise ConfigError(f"--load: there is no load {name!r}.{did_you_mean(name, known)}")
-        if any(record.n > 1 for record in frozen_loads().load(name).records(capacity_per_s=1.0)):
+        if any(record.n > 1 for record in shipped_loads().load(name).records(capacity_per_s=1.0)):
             raise ConfigError(f"--load {name}: the simulator has no requests of several samples")
     return names
 

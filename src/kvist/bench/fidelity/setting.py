@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kvist.config.cluster_config import ClusterCacheConfig, ClusterConfig, ReplicaGroupConfig, RouterConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.workload.adapting import scale_lengths, take_first
-from kvist.workload.load_file import frozen_loads
+from kvist.workload.load_file import shipped_loads
 from kvist.workload.trace_record import TraceRecord
 
 LOAD_FACTORS = (0.5, 0.7, 0.9, 1.2)
@@ -34,7 +34,7 @@ class Scenario:
 
     def records(self, count: int) -> list[TraceRecord]:
         """The first `count` requests of the load, at its own rate for a capacity of one request per second."""
-        load = frozen_loads().load(self.load)
+        load = shipped_loads().load(self.load)
         return take_first(scale_lengths(load.records(capacity_per_s=1.0), LENGTH_FACTOR), count)
 
 
