@@ -17,7 +17,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.result_file import ROOT, write_result
+from benchmarks.result_file import ROOT, take_no_options, write_result
 from kvist.api.async_llm import AsyncLLM
 from kvist.core.sampling_params import SamplingParams
 from kvist.tokenization.tokenizer import Tokenizer
@@ -186,4 +186,5 @@ async def measure() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     asyncio.run(measure())

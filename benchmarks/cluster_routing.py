@@ -13,7 +13,7 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.result_file import RESULTS, write_result
+from benchmarks.result_file import RESULTS, take_no_options, write_result
 from kvist.config.cluster_config import ROUTERS
 from kvist.metrics.percentiles import percentile
 from kvist.repro.mooncake_cluster import STEP_TIME, mooncake_cluster
@@ -62,4 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

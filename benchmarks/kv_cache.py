@@ -13,7 +13,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 
-from benchmarks.result_file import cpu_time_s, spread, write_result
+from benchmarks.result_file import cpu_time_s, spread, take_no_options, write_result
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.kvcache.kv_cache import BlockTable, KVCache
 
@@ -214,4 +214,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     sys.exit(main())

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reference_executor import MODEL
-from benchmarks.result_file import ROOT, write_result
+from benchmarks.result_file import ROOT, take_no_options, write_result
 from kvist.execution.kv_dtype import KV_DTYPES, kv_dtype
 from kvist.execution.kv_storage import KVStorage
 from kvist.execution.logits import Logits
@@ -149,4 +149,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

@@ -19,7 +19,7 @@ from benchmarks.reference_executor import (
     prefill,
     wall_s,
 )
-from benchmarks.result_file import spread, write_result
+from benchmarks.result_file import spread, take_no_options, write_result
 from kvist.config.engine_config import EngineConfig, ExecutorConfig
 from kvist.execution.loading import load_model_executor
 from kvist.weights.checkpoint import open_checkpoint
@@ -47,4 +47,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

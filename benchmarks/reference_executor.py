@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.result_file import spread, write_result
+from benchmarks.result_file import spread, take_no_options, write_result
 from kvist.config.engine_config import EngineConfig, ExecutorConfig
 from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
@@ -105,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -14,6 +15,11 @@ from kvist.bench.machine import machine_facts, source_version
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+
+
+def take_no_options(description: str | None) -> None:
+    """For a benchmark that has none: answer --help, refuse all else."""
+    argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 
 def cpu_time_s(action: Callable[[], object]) -> float:

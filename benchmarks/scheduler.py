@@ -15,7 +15,7 @@ import time
 from array import array
 from collections import deque
 
-from benchmarks.result_file import spread, write_result
+from benchmarks.result_file import spread, take_no_options, write_result
 from kvist.config.scheduler_config import QUEUE_ORDERS, SchedulerConfig
 from kvist.core.request import PUBLIC_DOMAIN, NewRequest, RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
@@ -164,4 +164,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

@@ -11,7 +11,7 @@ import gc
 import sys
 import time
 
-from benchmarks.result_file import write_result
+from benchmarks.result_file import take_no_options, write_result
 from kvist.repro.mooncake_cluster import STEP_TIME, mooncake_cluster
 from kvist.simulator.cluster_simulation import simulate
 from kvist.workload.recorded_load import read_shipped_trace
@@ -54,4 +54,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

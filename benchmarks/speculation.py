@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.result_file import ROOT, spread, write_result
+from benchmarks.result_file import ROOT, spread, take_no_options, write_result
 from kvist.api.async_llm import AsyncLLM
 from kvist.core.sampling_params import SamplingParams
 from kvist.tokenization.text_encoder import ChatOptions
@@ -124,4 +124,5 @@ async def compare(llms: dict[str, AsyncLLM], load: Load) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     print(write_result("speculation", asyncio.run(measure()), seed=None, num_warm_up=1, limits=LIMITS))

@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks.result_file import RESULTS, write_result
+from benchmarks.result_file import RESULTS, take_no_options, write_result
 from kvist.bench.loaded_model import load_model
 from kvist.bench.policy_comparison import shortened
 from kvist.bench.policy_engines import RealPolicyEngine, Variant
@@ -115,4 +115,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()

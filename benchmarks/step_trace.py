@@ -1,6 +1,6 @@
 """What writing a step trace costs: the time from step to step of one engine, with its trace on and off in turns.
 
-Two engines, one timing the kernels of each 32nd step of a kind (the default) and one of every step. In each, rounds
+Two engines, one timing the kernels of each 128th step of a kind (the default) and one of every step. In each, rounds
 without and with the trace alternate on the same greedy requests. Each pair of rounds gives a ratio of median periods of
 decode steps; "cost" is the median ratio less 1, its quartiles show how noisy the machine was. "cpu" is steadier: the
 CPU time of the step loop's thread inside the tracer. The smallest step is where a trace costs most: one request.
@@ -17,15 +17,15 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.result_file import spread, write_result
+from benchmarks.result_file import spread, take_no_options, write_result
 from kvist.api.async_llm import AsyncLLM
 from kvist.core.request_events import EventBatch, StepSummary
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import StepPlan
 from kvist.runtime.step_tracer import StepTracer
 
-NUM_ROUNDS = {32: 6, 1: 3}  # of each kind
-LOADS = {"1 request": (1, 48), "16 requests": (16, 14)}  # requests at once, output tokens of each
+NUM_ROUNDS = {128: 6, 1: 3}  # of each kind
+LOADS = {"1 request": (1, 256), "16 requests": (16, 128)}  # requests at once, output tokens of each
 LIMITS = "one json line a step and the counters that changed; with kernels timed, a line for each operation of the step"
 
 
@@ -126,5 +126,6 @@ async def main() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     path = write_result("step_trace", asyncio.run(main()), seed=None, num_warm_up=1, limits=LIMITS)
     print(path.read_text(encoding="utf-8"))

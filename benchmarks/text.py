@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.result_file import cpu_time_s, spread, write_result
+from benchmarks.result_file import cpu_time_s, spread, take_no_options, write_result
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.tokenization.loading import load_chat_template, load_tokenizer
 from kvist.tokenization.output_text import OutputText
@@ -82,4 +82,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     sys.exit(main())

@@ -70,24 +70,33 @@ void scores(const NaiveAttention& a, int head, int begin, int end) {
     }
 }
 
-void softmax(const NaiveAttention& a, int head, int begin, int end) {
+// Softmax of one row, up to what the newest of queries [.., end) sees; `put` takes two vectors of weights from place j on, of which
+// scores up to them have been read.
+template <class Put>
+void normalize_row(const NaiveAttention& a, int head, int query, int end, Put put) {
     const int width = (num_seen(a, end) + kStrip - 1) / kStrip * kStrip;
-    for (int query = begin; query < end; query++) {
-        float* s = row_of(a, head, query);
-        const int seen = std::min(a.first_query + query + 1, a.num_keys);
-        std::fill(s + seen, s + width, -2e30f);
-        F16 top = load(s);
-        for (int j = kLanes; j < width; j += kLanes) top = max(top, load(s + j));
-        const F16 largest = set1(reduce_max(top));
-        F16 sum = zero();
-        for (int j = 0; j < width; j += kLanes) {
-            const F16 weight = exp2_negative(sub(load(s + j), largest));
-            sum = add(sum, weight);
-            store(s + j, weight);
-        }
-        const F16 inverse = set1(1.0f / reduce_add(sum));
-        for (int j = 0; j < width; j += kLanes) store(s + j, mul(load(s + j), inverse));
+    float* s = row_of(a, head, query);
+    const int seen = std::min(a.first_query + query + 1, a.num_keys);
+    std::fill(s + seen, s + width, -2e30f);
+    F16 top = load(s);
+    for (int j = kLanes; j < width; j += kLanes) top = max(top, load(s + j));
+    const F16 largest = set1(reduce_max(top));
+    F16 sum = zero();
+    for (int j = 0; j < width; j += kLanes) {
+        const F16 weight = exp2_negative(sub(load(s + j), largest));
+        sum = add(sum, weight);
+        store(s + j, weight);
     }
+    const F16 inverse = set1(1.0f / reduce_add(sum));
+    for (int j = 0; j < width; j += 2 * kLanes) put(s, j, mul(load(s + j), inverse), mul(load(s + j + kLanes), inverse));
+}
+
+void softmax(const NaiveAttention& a, int head, int begin, int end) {
+    for (int query = begin; query < end; query++)
+        normalize_row(a, head, query, end, [](float* row, int j, F16 early, F16 late) {
+            store(row + j, early);
+            store(row + j + kLanes, late);
+        });
 }
 
 template <int Rows, int Vectors>
@@ -130,9 +139,20 @@ void values(const NaiveAttention& a, int head, int begin, int end) {
 }
 
 }  // namespace
+}  // namespace kvist::KVIST_ISA
+
+#if defined(KVIST_MATRIX_UNIT)
+#include "baselines_matrix.h"
+#endif
+
+namespace kvist::KVIST_ISA {
 
 const Baselines& baselines() {
-    static const Baselines table = {transpose_keys, scores, softmax, values};
+#if defined(KVIST_MATRIX_UNIT)
+    static const Baselines table = {kDepth, lay_out_pairs, scores_on_unit, softmax_to_bfloat, values_on_unit};
+#else
+    static const Baselines table = {kLanes, transpose_keys, scores, softmax, values};
+#endif
     return table;
 }
 

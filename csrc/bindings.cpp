@@ -1,5 +1,4 @@
 // The only file that knows Python: plans are built and replayed through it, weights are packed.
-#include "baselines.h"
 #include "mixture.h"
 #include "operations.h"
 #include "pack.h"
@@ -101,14 +100,16 @@ void read_once(const std::string& isa, ThreadPool& pool, Floats data) {
 void naive_attention(const std::string& isa, ThreadPool& pool, Floats q, Floats k, Floats v, WritableFloats transposed,
                      WritableFloats scores, WritableFloats out, int num_q_heads, int num_kv_heads, int head_dim, float scale,
                      bool prepared) {
-    if (num_q_heads <= 0 || num_kv_heads <= 0 || num_q_heads % num_kv_heads || head_dim <= 0 || head_dim % 16)
+    if (num_q_heads <= 0 || num_kv_heads <= 0 || num_q_heads % num_kv_heads || head_dim <= 0 || head_dim > 256)
         throw std::invalid_argument("no attention has such heads");
     const int64_t q_width = int64_t{num_q_heads} * head_dim, kv_width = int64_t{num_kv_heads} * head_dim;
     const int64_t num_queries = static_cast<int64_t>(q.size()) / q_width, num_keys = static_cast<int64_t>(k.size()) / kv_width;
     if (num_queries > num_keys || num_keys > std::numeric_limits<int32_t>::max() / 2)
         throw std::invalid_argument("there are fewer keys than queries, or too many");
-    const Baselines* passes = find_baselines(isa.c_str());
-    if (!passes) throw std::invalid_argument("this processor has no " + isa);
+    const Kernels* kernels = find_kernels(isa.c_str());
+    if (!kernels) throw std::invalid_argument("this processor has no " + isa);
+    const Baselines& passes = kernels->baselines();
+    if (head_dim % passes.step) throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(passes.step));
     NaiveAttention a{};
     a.q = q.data(), a.k = k.data(), a.v = v.data();
     a.transposed = transposed.data(), a.scores = scores.data(), a.out = out.data();
@@ -125,9 +126,9 @@ void naive_attention(const std::string& isa, ThreadPool& pool, Floats q, Floats 
     const int blocks = (a.num_queries + kBlock - 1) / kBlock;
     if (!prepared)
         pool.run(num_kv_heads, [&](int begin, int end) {
-            for (int head = begin; head < end; head++) passes->transpose_keys(a, head);
+            for (int head = begin; head < end; head++) passes.lay_out(a, head);
         });
-    for (auto pass : {passes->scores, passes->softmax, passes->values})
+    for (auto pass : {passes.scores, passes.softmax, passes.values})
         pool.run(num_q_heads * blocks, [&](int begin, int end) {
             for (int item = begin; item < end; item++) {
                 const int first = item % blocks * kBlock;

@@ -26,6 +26,7 @@ double weight_sum(const float*, int, float, const WeightArgs&);
 int32_t draw(const float*, int, float, const WeightArgs&, double);
 void top_logits(const float*, int, int, int32_t*);
 const Ceilings& ceilings();
+const Baselines& baselines();
 }  // namespace KVIST_ISA
 
 #define KVIST_NAME2(x) #x
@@ -63,6 +64,7 @@ const Kernels& table() {
         draw,
         top_logits,
         ceilings,
+        baselines,
     };
     return kernels;
 }

@@ -2,6 +2,7 @@
 // that the plan runtime can hand them out in small pieces; no item depends on another of the same call.
 #pragma once
 
+#include "baselines.h"
 #include "ceilings.h"
 #include "linear.h"
 #include "packed.h"
@@ -139,6 +140,7 @@ struct Kernels {
     // Ids of the `count` <= n largest, the largest first, of equals the lowest first.
     void (*top_logits)(const float* logits, int n, int count, int32_t* ids);
     const Ceilings& (*ceilings)();
+    const Baselines& (*baselines)();
 };
 
 // Floats of the states of `num_queries` queries: the maximum, sixteen partial sums and the weighted values of each.

@@ -43,15 +43,18 @@ AXES: dict[str, tuple[Any, ...]] = {
     "max_steps_in_flight": (1, 2),
     "num_threads": (1, 2, 4),
     "engine_client": ("thread", "process"),
-    "speculative_method": ("none", "ngram"),
+    "speculative_method": ("none", "ngram", "draft_model"),
+    "kv_cache_dtype": ("auto", "float32", "int8"),
 }
 NATIVE_MODELS = (("llama", "q4_k_m"), ("gemma3", "q8_0"), ("mixtral", "q5_0"), ("qwen2", "f32"))
 Answer = tuple[list[int], list[dict[int, float]]]
 
 
-def start(path: str, executor: str, **options: Any) -> LLM:
-    if options.get("speculative_method") == "ngram":
+def start(path: str, executor: str, *, draft: str | None = None, **options: Any) -> LLM:
+    if options.get("speculative_method", "none") != "none":
         options["max_steps_in_flight"] = 1  # drafts follow tokens whose values are known
+    if options.get("speculative_method") == "draft_model":
+        options["speculative_model"] = draft
     often = {"speculative_adaptive": False, "prompt_lookup_min": 1}  # where drafts are on: wherever there can be one
     return LLM(path, executor=executor, check_invariants=True, **{"max_model_len": LONGEST, **often, **options})
 
@@ -87,10 +90,12 @@ def label(options: dict[str, Any]) -> str:
 @pytest.mark.parametrize("options", all_pairs(AXES), ids=label)
 def test_features_in_pairs_change_no_bit_on_the_native_executor(alone, tiny_model, options) -> None:
     architecture, weight_format = NATIVE_MODELS[len(label(options)) % len(NATIVE_MODELS)]
-    with start(str(tiny_model(architecture, weight_format)), "native", **options) as llm:
+    path, draft = str(tiny_model(architecture, weight_format)), str(tiny_model("llama", "q8_0"))
+    with start(path, "native", draft=draft, **options) as llm:
         first, again = (llm.generate(PROMPTS, PARAMS, priority=[i % 3 for i in range(8)]) for _ in range(2))
-    assert [answer(output) for output in first] == alone(architecture, weight_format, "native")
-    assert [answer(output) for output in again] == alone(architecture, weight_format, "native")
+    expected = alone(architecture, weight_format, "native", options["kv_cache_dtype"])
+    assert [answer(output) for output in first] == expected
+    assert [answer(output) for output in again] == expected
     if options["enable_prefix_caching"] and options["max_total_tokens"] > 1000:
         assert max(output.num_cached_tokens for output in again) >= 64  # whole blocks of the longest, at least
 

@@ -49,6 +49,25 @@ def test_both_attentions_are_exact_to_rounding(heads: Heads, num_tokens: int, nu
     np.testing.assert_allclose(tiled.run(num_queries)[0], exact, atol=1e-5)
 
 
+@pytest.mark.parametrize("isa", [isa for isa in _native.isas() if isa == "amx"] + ["amx_plain"])
+@pytest.mark.parametrize(
+    ("heads", "num_tokens", "num_queries"),
+    [*SHAPES[:2], SHAPES[4], (Heads(4, 2, 96), 131, 7), (Heads(6, 1, 32), 200, 1)],
+)
+def test_both_attentions_on_the_matrix_unit_are_exact_to_the_rounding_of_bfloat16(
+    heads: Heads, num_tokens: int, num_queries: int, isa: str
+) -> None:
+    tokens = Tokens.random(heads, num_tokens=num_tokens, num_queries=num_queries)
+    pool = _native.ThreadPool(2)
+    naive = NaiveAttention(heads, isa=isa, pool=pool, clock=RealClock(), num_tokens=num_tokens, num_queries=num_queries)
+    naive.fill(tokens)
+    tiled = TiledAttention(heads, isa=isa, dtype="bfloat16", pool=pool, num_tokens=num_tokens, num_queries=num_queries)
+    tiled.fill(tokens)
+    exact = exact_attention(tokens, heads)
+    np.testing.assert_allclose(naive.run(tokens)[0], exact, atol=0.03)
+    np.testing.assert_allclose(tiled.run(num_queries)[0], exact, atol=0.03)
+
+
 def test_arrays_that_are_too_short_are_refused() -> None:
     heads = Heads(2, 2, 16)
     tokens = Tokens.random(heads, num_tokens=40, num_queries=40)
@@ -61,8 +80,8 @@ def test_arrays_that_are_too_short_are_refused() -> None:
 
 def test_scores_moved_are_counted_for_the_pairs_that_are_seen() -> None:
     heads = Heads(2, 1, 16)
-    assert bytes_of_scores_moved(heads, num_tokens=3, num_queries=3) == 7 * 4 * 2 * (1 + 2 + 3)
-    assert bytes_of_scores_moved(heads, num_tokens=10, num_queries=1) == 7 * 4 * 2 * 10
+    assert bytes_of_scores_moved(heads, num_tokens=3, num_queries=3, weight_bytes=4) == 7 * 4 * 2 * (1 + 2 + 3)
+    assert bytes_of_scores_moved(heads, num_tokens=10, num_queries=1, weight_bytes=2) == (5 * 4 + 2 * 2) * 2 * 10
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from kvist.scheduler.policies.slo_budget import slo_budget
 from kvist.scheduler.policy import Candidate, Grants, PolicyView
 from kvist.scheduler.queue_orders import OVERDUE_SHARE, SlackQueue
 from kvist.scheduler.slack import PrefillPace
-from kvist.scheduler.stream_limits import MAX_GAP
+from kvist.scheduler.stream_limits import MAX_GAP, PLANNED_SHARE
 from kvist.scheduler.tracked_request import TrackedRequest, track
 
 BUDGET = 1000
@@ -67,14 +67,14 @@ def made(
 
 
 def stream(name: str = "stream", *, tpot_s: float, lead_s: float = 0.0, num_left: int = 1) -> Request:
-    """It has two tokens, the last of which was due `lead_s` after now."""
+    """It has two tokens, the last of which was due `lead_s` after now. tpot_s: as planned for."""
     return made(
         name,
         num_output_tokens=2,
         max_output_tokens=num_left,
         state=RequestState.RUNNING,
         first_token_s=NOW + lead_s - tpot_s,
-        targets=LatencyTargets(tpot_s=tpot_s),
+        targets=LatencyTargets(tpot_s=tpot_s / PLANNED_SHARE),
     )
 
 
@@ -140,7 +140,7 @@ def test_a_stream_that_has_lost_its_target_holds_nobody_down_but_is_not_forgotte
 def test_a_cut_chunk_says_for_whose_target() -> None:
     (cut,) = grants([stream(tpot_s=0.1)], [prompt(num_tokens=300)]).cuts
     assert (cut.request.request_id, cut.num_tokens, cut.num_wanted_tokens) == ("prompt", 94, 300)
-    assert (cut.limit_s, cut.tpot_s) == (pytest.approx(0.1), 0.1)
+    assert (cut.limit_s, cut.tpot_s) == (pytest.approx(0.1), 0.1 / PLANNED_SHARE)
     assert grants([stream(tpot_s=0.1)], [prompt(num_tokens=30)]).cuts == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.fakes.engine_world import World, request
 from tests.fakes.oracle_speculator import OracleSpeculator
@@ -9,6 +11,8 @@ from tests.fakes.oracle_speculator import OracleSpeculator
 from kvist.config.scheduler_config import POLICIES
 from kvist.core.request import FinishReason, pack_token_ids
 from kvist.core.request_events import TokensSampled
+from kvist.core.step_plan import StepPlan
+from kvist.scheduler.stream_limits import MAX_GAP
 from kvist.simulator.simulated_executor import hashed_token
 from kvist.speculation.adaptive_speculator import AdaptiveSpeculator
 from kvist.speculation.proposers import ModelProposer, NgramProposer
@@ -145,3 +149,19 @@ def test_what_is_known_of_a_request_is_forgotten_when_it_ends():
     world.run(request("a", 20, 10), request("b", 20, 50))
     assert {"a", "b"} <= set(speculator.forgotten)
     assert all(base > 0 for base, _ in speculator.steps)
+
+
+def test_drafts_keep_a_step_within_the_time_that_its_streams_can_bear():
+    def duration(plan: StepPlan) -> float:
+        return 0.02 + 0.002 * plan.num_total_tokens
+
+    options: dict[str, Any] = {"budget": 512, "duration": duration}
+    requests = [request(f"r{i}", 20, 400) for i in range(3)]
+    longest_s = {}
+    for policy in ("chunked_prefill", "slo_budget"):
+        world = World(**options, speculator=oracle(num_tokens=40), config={"policy": policy, "default_tpot_ms": 50})
+        world.run(*requests)
+        longest_s[policy] = max(duration(plan) for plan in world.driver.plans[8:])
+        assert {len(tokens) for tokens in world.outputs().values()} == {400}
+    assert longest_s["slo_budget"] <= MAX_GAP * 0.05 < longest_s["chunked_prefill"]
+    assert any(event.num_draft_tokens for event in world.of_type(TokensSampled))

@@ -19,6 +19,7 @@ from kvist.config.engine_config import EngineConfig, ExecutorConfig
 from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.config.server_config import ServerConfig
+from kvist.config.trace_config import TraceConfig
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class RealServer:
 
 @contextmanager
 def real_server(model: Path, **options: dict[str, object]) -> Iterator[RealServer]:
-    """Start, wait until ready, and end it. Options: sections `cache`, `scheduler`, `server`."""
+    """Start, wait until ready, and end it. Options: sections `cache`, `scheduler`, `server`, `trace`."""
     sections = {"model": {"model": str(model), "served_model_name": ["tiny"], "max_model_len": 512}}
     sections |= {"cache": {"num_blocks": 128}, "scheduler": {"max_num_batched_tokens": 64, "check_invariants": True}}
     for name, fields in options.items():
@@ -72,6 +73,7 @@ def main() -> int:
         cache=CacheConfig(**sections["cache"]),
         scheduler=SchedulerConfig(**sections["scheduler"]),
         executor=ExecutorConfig(num_threads=1),
+        trace=TraceConfig(**sections.get("trace", {})),
     )
     server = ServerConfig(port=0, log_level="warning", **sections.get("server", {}))
     return serve(config, server, print_line=lambda line: print(line, flush=True))

@@ -93,8 +93,9 @@ def _one_load(loaded: LoadedModel, clock: Clock, batch: int) -> tuple[Sequence[t
     )
     core = EngineCore(scheduler, timed)
     ids = [RequestId(f"host-time/{number}") for number in range(batch)]
+    num_tokens = NUM_STEPS + -(-batch * PROMPT_TOKENS // budget)  # so that all decode together in the end
     for number, request_id in enumerate(ids):
-        core.add_request(_request(request_id, number), clock.now_s())
+        core.add_request(_request(request_id, number, num_tokens), clock.now_s())
     prompt_steps, decode_steps = [], []
     while core.has_unfinished_requests:
         begun_s, before_s = clock.now_s(), timed.seconds
@@ -112,11 +113,11 @@ def _one_load(loaded: LoadedModel, clock: Clock, batch: int) -> tuple[Sequence[t
     return prompt_steps, decode_steps
 
 
-def _request(request_id: RequestId, number: int) -> NewRequest:
+def _request(request_id: RequestId, number: int, num_tokens: int) -> NewRequest:
     tokens = [1 + (31 * number + i) % 97 for i in range(PROMPT_TOKENS)]
     return NewRequest(
         request_id=request_id,
         prompt_token_ids=pack_token_ids(tokens),
-        sampling=SamplingParams(temperature=0.0, max_tokens=NUM_STEPS, ignore_eos=True),
+        sampling=SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True),
         arrival_time_s=0.0,
     )

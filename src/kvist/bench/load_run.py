@@ -67,6 +67,7 @@ class LoadRun:
     """What came of a load: requests by index, then sample; steps in order, and the work of each.
 
     cpu_s: of this process, all threads: beside other work on the machine it says more than the time that passed.
+    client_cpu_s: of it, what a client would do: making prompts, noting what came.
     """
 
     requests: list[RequestRun]
@@ -74,6 +75,7 @@ class LoadRun:
     works: list[StepWork]
     elapsed_s: float
     cpu_s: float = 0.0
+    client_cpu_s: float = 0.0
 
     @property
     def num_output_tokens(self) -> int:
@@ -165,6 +167,7 @@ class LoadRunner:
         self._steps: list[StepSummary] = []
         self._works: list[StepWork] = []
         self._start_s = 0.0
+        self._client_cpu_s = 0.0
         self._targets_of: TargetsOf = lambda record, num_prompt_tokens: NO_TARGETS
 
     @property
@@ -191,7 +194,7 @@ class LoadRunner:
         elapsed_s = self._clock.now_s() - self._start_s
         self._requests.sort(key=lambda request: (request.index, request.sample_index))
         cpu_s = time.process_time() - cpu_start_s
-        return LoadRun(self._requests, self._steps, self._works, elapsed_s, cpu_s)
+        return LoadRun(self._requests, self._steps, self._works, elapsed_s, cpu_s, self._client_cpu_s)
 
     def _step(self, progress: LoadProgress, now_s: float) -> bool:
         """Compute one step. False if there is none to do."""
@@ -223,7 +226,9 @@ class LoadRunner:
         time.sleep(seconds)
 
     def _submit(self, record: TraceRecord, due_s: float, now_s: float) -> None:
+        begun_s = time.thread_time()
         prompt = list(self._texts.prompt(record, self._answer))
+        self._client_cpu_s += time.thread_time() - begun_s
         sampling = SamplingParams(
             temperature=self._temperature, max_tokens=record.num_output_tokens, ignore_eos=True, seed=record.index
         )
@@ -256,10 +261,12 @@ class LoadRunner:
         return RequestId(f"{self._name}/{index}/{sample_index}")
 
     def _note(self, batch: EventBatch, progress: LoadProgress) -> None:
+        begun_s = time.thread_time()
         for event in batch.events:
             request = self._open.get(event.request_id)
             if request is not None:
                 self._note_event(event, request, batch.time_s - self._start_s, progress)
+        self._client_cpu_s += time.thread_time() - begun_s
 
     def _note_event(self, event: RequestEvent, request: RequestRun, now_s: float, progress: LoadProgress) -> None:
         if isinstance(event, TokensSampled):

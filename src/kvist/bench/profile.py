@@ -56,15 +56,15 @@ def profile_model(
     show: Callable[[str], None] = lambda _: None,
 ) -> ProfileTable:
     """Measure `loaded`, which serves nobody meanwhile. Raises ConfigError if its pool is too small for a grid."""
-    _fill(loaded)
+    fill_pool(loaded)
     timer = StepTimer(loaded.executor, clock, block_size=loaded.block_size)
     grid = step_grid(size, max_tokens=min(loaded.num_blocks * loaded.block_size, size.max_kv_tokens), loaded=loaded)
-    probe = _chunks(PROBE)
-    timer.best_s(probe)
-    first_s = timer.best_s(probe, repeats=9)
-    times, num_rounds = _rounds(timer, grid, clock, size.max_seconds)
-    last_s = timer.best_s(probe, repeats=9)
-    show(f"{len(grid)} steps, {num_rounds} rounds")
+    probe_s(loaded, clock)
+    first_s = probe_s(loaded, clock)
+    rounds = _rounds(timer, grid, clock, size.max_seconds)
+    times = [min(each) for each in zip(*rounds, strict=True)]
+    last_s = probe_s(loaded, clock)
+    show(f"{len(grid)} steps, {len(rounds)} rounds")
     points = [
         ProfilePoint(
             num_sequences=step.num_sequences,
@@ -77,7 +77,13 @@ def profile_model(
     ]
     host = measure_host(loaded, clock)
     show(f"host {1e3 * host.step_s:.2f} ms a step, {1e6 * host.sequence_s:.0f} us a sequence")
-    return fit_table(points, host, drift=last_s / first_s - 1.0, name=name, machine=machine)
+    drift = last_s / first_s - 1.0
+    return fit_table(points, host, drift=drift, usual=usual_ratio(rounds), name=name, machine=machine)
+
+
+def probe_s(loaded: LoadedModel, clock: Clock) -> float:
+    """Shortest time of one small step, always the same: it tells how fast the machine is just now."""
+    return StepTimer(loaded.executor, clock, block_size=loaded.block_size).best_s(_chunks(PROBE), repeats=9)
 
 
 def step_grid(size: ProfileSize, *, max_tokens: int, loaded: LoadedModel) -> list[ProfilePoint]:
@@ -119,7 +125,13 @@ def step_grid(size: ProfileSize, *, max_tokens: int, loaded: LoadedModel) -> lis
 
 
 def fit_table(
-    points: Sequence[ProfilePoint], host: HostTime, *, drift: float, name: str, machine: Mapping[str, str]
+    points: Sequence[ProfilePoint],
+    host: HostTime,
+    *,
+    drift: float,
+    name: str,
+    machine: Mapping[str, str],
+    usual: float = 1.0,
 ) -> ProfileTable:
     """The coefficients that explain the points, none below 0, by relative least squares."""
     works = [point.work for point in points]
@@ -146,6 +158,7 @@ def fit_table(
         host_token_s=host.token_s,
         error=0.0,
         drift=drift,
+        usual=usual,
     )
     model = ProfileModel(table)
     errors = [abs(model.executor_s(work) / point.seconds - 1.0) for work, point in zip(works, points, strict=True)]
@@ -167,20 +180,26 @@ def _columns(work: StepWork, knots: Sequence[int]) -> list[float]:
     ]
 
 
-def _rounds(
-    timer: StepTimer, grid: Sequence[ProfilePoint], clock: Clock, max_seconds: float
-) -> tuple[list[float], int]:
-    """The shortest time of each step over rounds through the whole grid: what else runs only ever adds time."""
-    best = [float("inf")] * len(grid)
-    begun_s, num_rounds = clock.now_s(), 0
-    while num_rounds < MAX_ROUNDS:
-        for number, step in enumerate(grid):
-            best[number] = min(best[number], timer.best_s(_chunks(step), repeats=1))
-        num_rounds += 1
+def _rounds(timer: StepTimer, grid: Sequence[ProfilePoint], clock: Clock, max_seconds: float) -> list[list[float]]:
+    """The time of each step, in rounds through the whole grid."""
+    rounds: list[list[float]] = []
+    begun_s = clock.now_s()
+    while len(rounds) < MAX_ROUNDS:
+        rounds.append([timer.best_s(_chunks(step), repeats=1) for step in grid])
         used_s = clock.now_s() - begun_s
-        if num_rounds >= MIN_ROUNDS and used_s * (num_rounds + 1) / num_rounds > max_seconds:
+        if len(rounds) >= MIN_ROUNDS and used_s * (len(rounds) + 1) / len(rounds) > max_seconds:
             break
-    return best, num_rounds
+    return rounds
+
+
+def usual_ratio(rounds: Sequence[Sequence[float]]) -> float:
+    """How many times its shortest time a step takes as a rule: the median over all steps of all rounds.
+
+    What else runs only ever adds time, so the shortest times tell steps apart best; but no load meets only those.
+    """
+    shortest = [min(each) for each in zip(*rounds, strict=True)]
+    ratios = [seconds / least for one in rounds for seconds, least in zip(one, shortest, strict=True)]
+    return float(statistics.median(ratios))
 
 
 def _chunks(point: ProfilePoint) -> Chunks:
@@ -188,11 +207,11 @@ def _chunks(point: ProfilePoint) -> Chunks:
     return [(point.num_new_tokens, context)] * point.num_sequences + [(1, context)] * point.num_riders
 
 
-def _fill(loaded: LoadedModel) -> None:
+def fill_pool(loaded: LoadedModel) -> None:
     """Write keys and values to all blocks: memory that nobody wrote to reads faster than any other."""
     size = loaded.block_size
     timer_plan = StepTimer(loaded.executor, _NoClock(), block_size=size)
-    written = min(FILL_TOKENS, loaded.max_model_len, loaded.num_blocks * size)
+    written = min(FILL_TOKENS, loaded.max_num_batched_tokens, loaded.max_model_len, loaded.num_blocks * size)
     timer_plan.best_s([(written, 0)], repeats=1)
     sources = max(written // size, 1)
     moves = [BlockMove(BlockMoveKind.COPY, b % sources, b, size) for b in range(sources, loaded.num_blocks)]

@@ -18,7 +18,7 @@ class ServeOptions:
 
     capacity_per_s: None to measure it where the load needs it. num_unloaded: prompt lengths whose unloaded latency is
     measured where a target is a multiple of it. max_rate: search for the largest rate that keeps `attainment`, to
-    within `rate_tolerance`.
+    within `rate_tolerance`. profile: have the server trace its steps meanwhile.
     """
 
     base_url: str
@@ -46,6 +46,7 @@ class ServeOptions:
     statistics: Statistics = field(default_factory=Statistics)
     detailed: bool = False
     label: str | None = None
+    profile: bool = False
 
     @property
     def is_chat(self) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvist.bench.trace_report import add_steps
 from kvist.metrics.benchmark_result import METRICS, tokens_by_second
 from kvist.metrics.served_request import Outcome, ServedRequest
+from kvist.metrics.step_record import StepRecord
 from kvist.report import Report, Segment, TimelineRow, cdf_plot, line_plot, timeline
 from kvist.report.plot import Cell
 
@@ -37,8 +39,16 @@ COUNTS = (
 )
 
 
-def write_report(path: Path, result: Mapping[str, Any], requests: Sequence[ServedRequest]) -> None:
-    """result: the document that is written as JSON; requests: what it is made of. Raises ConfigError without plots."""
+def write_report(
+    path: Path,
+    result: Mapping[str, Any],
+    requests: Sequence[ServedRequest],
+    steps: Sequence[StepRecord] | None = None,
+) -> None:
+    """result: the document that is written as JSON; requests: what it is made of; steps: the server's, if known.
+
+    Raises ConfigError without plots.
+    """
     report = Report(f"{result['model_id']} under {result['load']}", facts=_facts(result))
     report.add_table(("", "figure"), [(name, result[key]) for name, key in COUNTS], caption="The run in figures")
     report.add_table(*_latency_table(result), caption="Latencies of completed requests, ms")
@@ -59,6 +69,8 @@ def write_report(path: Path, result: Mapping[str, Any], requests: Sequence[Serve
     report.add_plot(
         line_plot("Output tokens", {"tokens": by_second}, x_label="seconds", y_label="tokens in that second")
     )
+    if steps:
+        add_steps(report, [(0, step) for step in steps])
     report.add_plot(timeline("Requests", [_row(request) for request in requests]))
     report.write(path)
 

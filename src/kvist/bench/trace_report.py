@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from kvist.metrics.step_record import StepRecord
 from kvist.metrics.trace_reader import Event, read_events, read_steps
 from kvist.metrics.trace_summary import TraceSummary, summarize_steps
 from kvist.report import Report, Segment, TimelineRow, step_composition, timeline, waterfall
@@ -22,14 +23,20 @@ def add_trace(report: Report, path: Path) -> None:
         rows = request_rows(read_events(lines))
     for label in labels:
         report.add_text(label)
-    records = [record for _, record in steps]
+    add_steps(report, steps)
+    if rows:
+        report.add_plot(timeline("Requests", rows))
+
+
+def add_steps(report: Report, steps: Sequence[tuple[int, StepRecord]]) -> None:
+    """Add what `steps`, each with the number of its engine, were composed of and where their time went."""
     summary = summarize_steps(steps)
     report.add_table(
         ("", "steps", "seconds", "share", "median ms", "P99 ms", "decode tokens", "prefill tokens", "cached tokens"),
         _kind_rows(summary),
         caption="Steps" if summary.num_engines < 2 else f"Steps of {summary.num_engines} engines",
     )
-    report.add_plot(step_composition("What steps are composed of", records))
+    report.add_plot(step_composition("What steps are composed of", [record for _, record in steps]))
     for kind in summary.kinds:
         if kind.num_timed:
             per_step_ms = [(name, seconds / kind.num_timed * 1e3) for name, seconds in kind.operations_s.items()]
@@ -37,8 +44,6 @@ def add_trace(report: Report, path: Path) -> None:
                 waterfall(f"Where a {kind.kind} step's time goes", _largest(per_step_ms), y_label="ms per step"),
                 caption=f"{kind.num_timed:,} of {kind.num_steps:,} steps were timed.",
             )
-    if rows:
-        report.add_plot(timeline("Requests", rows))
 
 
 def request_rows(events: Iterable[Event]) -> list[TimelineRow]:

@@ -30,6 +30,7 @@ from kvist.metrics.benchmark_result import METRICS, Statistics
 from kvist.metrics.service_level import parse_levels
 
 EXIT_INTERRUPTED = 130
+STOPPING = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what `timeout` sends
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 QUICK_UNLOADED = 2
 
@@ -112,6 +113,9 @@ def _add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         "--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="LIST", help=f"of {','.join(METRICS)}"
     )
     group.add_argument("--metric-percentiles", default="90,95,99", metavar="LIST", help="(default: 90,95,99)")
+    group.add_argument(
+        "--profile", action="store_true", help="have the server, kvist's with --trace-on-demand, trace its steps"
+    )
     group.add_argument("--label", metavar="TEXT", help="goes into the result")
     group.add_argument("--save-result", action="store_true", help="write a JSON file named after load and date")
     group.add_argument("--save-detailed", action="store_true", help="with every request in it")
@@ -128,13 +132,15 @@ def run(arguments: argparse.Namespace) -> int:
         measured = uvloop.run(_run(bench))
     document = result_document("bench serve", measured.result)
     print("\n".join(result_lines(document)))
+    if arguments.profile and measured.steps is None:
+        print(f"the steps are in {measured.result['step_trace']} on the server's machine: kvist report FILE draws them")
     if path is not None:
         write_json(path, document)
         print(f"written to {path}")
     if arguments.report is not None:
         from kvist.bench.serve_report import write_report
 
-        write_report(arguments.report, document, measured.requests)
+        write_report(arguments.report, document, measured.requests, measured.steps)
     return EXIT_INTERRUPTED if measured.result["was_stopped"] else 0
 
 
@@ -142,14 +148,19 @@ async def _run(bench: ServeBench) -> Measured:
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)  # a second one ends the program as usual
+        remove()  # a second one ends the program as usual
         bench.stop()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    def remove() -> None:
+        for each in STOPPING:
+            loop.remove_signal_handler(each)
+
+    for each in STOPPING:
+        loop.add_signal_handler(each, interrupt)
     try:
         return await bench.run()
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        remove()
 
 
 def _options(arguments: argparse.Namespace) -> ServeOptions:
@@ -182,6 +193,7 @@ def _options(arguments: argparse.Namespace) -> ServeOptions:
         statistics=_statistics(arguments),
         detailed=arguments.save_detailed,
         label=arguments.label,
+        profile=arguments.profile,
     )
 
 

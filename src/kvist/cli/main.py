@@ -63,6 +63,7 @@ COMMANDS = {
     ),
     "predict": Command("kvist.cli.predict", "", "predict the time of a step on a GPU, or of a file of measured points"),
     "profile": Command("kvist.cli.profile", "[MODEL]", "measure how long this machine's steps take, for the simulator"),
+    "fidelity": Command("kvist.cli.fidelity", "", "check the simulator's predictions against this machine's engine"),
     "calibrate": Command("kvist.cli.calibrate", "", "fit the cost model to measured points"),
     "bench policies": Command(
         "kvist.cli.bench_policies", "--load NAME", "compare scheduling policies on one load, in turns over one model"

@@ -22,5 +22,5 @@ class TraceConfig:
         unit="bytes",
     )
     trace_operations_every: int = option(
-        32, help="time the kernels of every n-th step of each kind (prefill, decode, mixed); 0: never", low=0
+        128, help="time the kernels of every n-th step of each kind (prefill, decode, mixed); 0: never", low=0
     )

@@ -80,3 +80,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     num_padding_tokens: int = 0
     draft_token_ids: dict[RequestId, list[int]] = {}
     num_model_drafts: dict[RequestId, int] = {}
+
+
+def chunk_pairs(num_new_tokens: int, num_context_tokens: int) -> int:
+    """Query-key pairs of a causal chunk: each token sees the context, the chunk's tokens before it, and itself."""
+    return num_new_tokens * num_context_tokens + num_new_tokens * (num_new_tokens + 1) // 2

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from kvist.costmodel.non_negative_least_squares import solve_non_negative
+from kvist.costmodel.recent_errors import RecentErrors
 from kvist.costmodel.step_work import StepWork
 
 # Where a fit starts: a slow laptop. Too slow is the safe side, as the first steps of an engine are then short.
@@ -22,8 +23,7 @@ PRIOR_WEIGHT = 0.1  # of the start, in steps in which a count made up all of the
 MEMORY_STEPS = 200.0
 LEVEL_STEPS = 5
 SOLVE_EVERY = 8
-MARGIN_QUANTILE = 0.9
-MARGIN_MEMORY_STEPS = 40.0
+MAX_MARGIN = 2.0
 OUTLIER = 0.5  # relative error from which on a step counts less
 
 
@@ -41,7 +41,7 @@ class OnlineStepTimeModel:
         self._is_solved = True
         self._level = 1.0
         self._latest: deque[tuple[Sequence[float], float]] = deque(maxlen=LEVEL_STEPS)
-        self._margin = 0.5  # relative
+        self._errors = RecentErrors()
         self.num_observed = 0
         for num_tokens, seconds in timed_steps:
             self.observe(StepWork.of([(num_tokens, 0)], num_sampled=1), seconds)
@@ -53,16 +53,15 @@ class OnlineStepTimeModel:
         return self._level * self._shape_s(self._parts_s(work))
 
     def margin_s(self, work: StepWork) -> float:
-        """What nine steps in ten take at most beyond the prediction."""
-        return self._margin * self.predict_s(work)
+        """What nineteen steps in twenty take at most beyond the prediction."""
+        return min(self._errors.bound, MAX_MARGIN) * self.predict_s(work)
 
     def observe(self, work: StepWork, seconds: float) -> None:
         """Learn that a step of `work` took `seconds`. No effect unless that is a positive number."""
         if not 0.0 < seconds < math.inf or work.num_tokens == 0:
             return
         parts_s = self._parts_s(work)
-        error = seconds / (self._level * self._shape_s(parts_s)) - 1.0
-        self._note_margin(error)
+        self._errors.note(seconds / (self._level * self._shape_s(parts_s)) - 1.0)
         self._latest.append((parts_s, seconds))
         self._level = self._latest_level()
         self._note_shape(parts_s, seconds / self._level)
@@ -90,13 +89,6 @@ class OnlineStepTimeModel:
         """The median of the last steps: one that was held up moves nothing, several in a row are the new level."""
         ratios = sorted([seconds / self._shape_s(parts_s) for parts_s, seconds in self._latest])
         return ratios[len(ratios) // 2] if ratios else 1.0
-
-    def _note_margin(self, relative_error: float) -> None:
-        """Move the margin by the gradient of the quantile's loss, in steps that shrink with it."""
-        step = max(self._margin, 0.02) * 4.0 / MARGIN_MEMORY_STEPS
-        is_above = relative_error > self._margin
-        self._margin += step * (MARGIN_QUANTILE if is_above else MARGIN_QUANTILE - 1.0)
-        self._margin = min(max(self._margin, 0.01), 2.0)
 
     def _note_shape(self, parts_s: Sequence[float], seconds: float) -> None:
         row = [part / seconds for part in parts_s]

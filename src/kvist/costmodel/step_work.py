@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kvist.core.step_plan import StepPlan
+from kvist.core.step_plan import StepPlan, chunk_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,6 @@ class StepWork:
     def with_padding(self, num_padding_tokens: int) -> StepWork:
         """The same step computing `num_padding_tokens` more tokens for nothing."""
         return replace(self, num_tokens=self.num_tokens + num_padding_tokens)
-
-
-def chunk_pairs(num_new_tokens: int, num_context_tokens: int) -> int:
-    """Query-key pairs of a causal chunk: each token sees the context, the chunk's tokens before it, and itself."""
-    return num_new_tokens * num_context_tokens + num_new_tokens * (num_new_tokens + 1) // 2
 
 
 def work_of_plan(plan: StepPlan) -> StepWork:

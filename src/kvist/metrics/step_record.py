@@ -8,7 +8,7 @@ import msgspec
 
 from kvist.core.request import RequestId
 from kvist.core.request_events import EventBatch, Scheduled
-from kvist.core.step_plan import StepPlan
+from kvist.core.step_plan import StepPlan, chunk_pairs
 
 STEP_KINDS = ("prefill", "decode", "mixed", "empty")
 
@@ -96,7 +96,7 @@ def step_record(plan: StepPlan, batch: EventBatch, operations: Sequence[Operatio
         if size == 1:
             decode_context_tokens += position + 1
         else:
-            prefill_pairs += size * position + size * (size + 1) // 2
+            prefill_pairs += chunk_pairs(size, position)
             prefill_context_tokens += position + size
     return StepRecord(
         step_id=plan.step_id,

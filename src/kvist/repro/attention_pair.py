@@ -18,8 +18,11 @@ from kvist.execution.native.packed_weights import KV_TYPES
 
 BLOCK_SIZE = 16
 STRIP = 32  # keys that the baseline lays out together
-PASSES_OVER_SCORES = 7  # times that each score is written or read: 1 + (3 reads, 2 writes) + 1
 FLOAT_BYTES = 4
+PASSES_OVER_FLOATS = (
+    5  # a score is written, read for the largest, read again, written as a power and read to be divided
+)
+PASSES_OVER_WEIGHTS = 2  # a weight is written and read
 
 Floats = NDArray[np.float32]
 
@@ -103,7 +106,10 @@ class TiledAttention:
 
 
 class NaiveAttention:
-    """The baseline, in float32: a matrix of scores per head, a pass that makes weights of it, a pass that uses them."""
+    """The baseline: a matrix of scores per head, a pass that makes weights of it, a pass that uses them.
+
+    Scores are float32; on the matrix unit weights are bfloat16, as the tiled kernels multiply them.
+    """
 
     def __init__(
         self, heads: Heads, *, isa: str, pool: _native.ThreadPool, clock: Clock, num_tokens: int, num_queries: int
@@ -116,7 +122,7 @@ class NaiveAttention:
 
     @property
     def workspace_bytes(self) -> int:
-        """The matrix of scores; the transposed keys stand for those that the engine's pool holds."""
+        """The matrix of scores; the keys as they are laid out stand for those that the engine's pool holds."""
         return self._scores.nbytes
 
     def fill(self, tokens: Tokens) -> None:
@@ -163,8 +169,11 @@ def exact_attention(tokens: Tokens, heads: Heads) -> NDArray[np.float64]:
     return out
 
 
-def bytes_of_scores_moved(heads: Heads, *, num_tokens: int, num_queries: int) -> int:
-    """What the baseline writes and reads of scores: those that its queries see, in each of its passes."""
+def bytes_of_scores_moved(heads: Heads, *, num_tokens: int, num_queries: int, weight_bytes: int) -> int:
+    """What the baseline writes and reads of scores: those that its queries see, in each of its passes.
+
+    weight_bytes: of a weight that the softmax leaves for the product with the values.
+    """
     first = num_tokens - num_queries
     pairs = num_queries * first + num_queries * (num_queries + 1) // 2
-    return PASSES_OVER_SCORES * FLOAT_BYTES * heads.num_q * pairs
+    return (PASSES_OVER_FLOATS * FLOAT_BYTES + PASSES_OVER_WEIGHTS * weight_bytes) * heads.num_q * pairs

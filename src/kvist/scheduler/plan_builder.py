@@ -59,6 +59,11 @@ class PlanBuilder:
         return self._decodes
 
     @property
+    def mean_decode_context(self) -> int:
+        """Tokens before a decode's, on average."""
+        return sum(self._positions) // max(len(self._positions), 1)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens planned so far, without drafts and padding."""
         return len(self._decodes) + sum(self._chunk_sizes)
@@ -133,7 +138,7 @@ class PlanBuilder:
         )
         return PlannedStep(
             plan=plan,
-            work=self._work() if not (self._drafts or num_padding_tokens) else work_of_plan(plan),
+            work=self.work() if not (self._drafts or num_padding_tokens) else work_of_plan(plan),
             decodes=self._decodes,
             chunks=self._chunks,
             num_prefill_tokens=num_prefill_tokens,
@@ -142,8 +147,8 @@ class PlanBuilder:
             num_drafts=num_drafts,
         )
 
-    def _work(self) -> StepWork:
-        """As `work_of_plan`, without a look at each row: without drafts most rows are decodes."""
+    def work(self) -> StepWork:
+        """As `work_of_plan` of what was added so far, drafts apart, without a look at each row: most are decodes."""
         num_decodes = len(self._decodes)
         chunks = StepWork.of(
             zip(self._chunk_sizes, self._chunk_starts, strict=True), num_sampled=sum(self._chunk_samples)

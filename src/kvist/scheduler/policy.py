@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -57,12 +58,14 @@ class Grants:
     """Tokens granted in one step. decodes get one each; chunks are of running or of waiting requests.
 
     cuts: chunks that a limit on time kept short, for explanations.
+    limit_s: the longest that the step may be predicted to take, drafts included; infinite where nobody minds.
     """
 
     decodes: Sequence[Request] = ()
     chunks: list[tuple[Request, int]] = field(default_factory=list)
     num_padding_tokens: int = 0
     cuts: list[Cut] = field(default_factory=list)
+    limit_s: float = math.inf
 
     @property
     def num_tokens(self) -> int:

@@ -78,7 +78,7 @@ def urgency(request: Request, num_left: int, now: float, slowdown: float) -> Urg
     return (1, targets.start_by_s) if is_in_time(request, num_left, now, slowdown) else (2, targets.overdue_at_s)
 
 
-def lead_s(request: Request, now: float) -> float:
+def lead_s(request: Request, now: float, *, pace: float = 1.0) -> float:
     """How far a decoding request is ahead of its pace: its last token was due `tpot` after the one before, and so on.
 
     Its mean time between tokens is on target as long as its lead is not negative at its last token.
@@ -86,4 +86,4 @@ def lead_s(request: Request, now: float) -> float:
     if request.first_token_s is None:
         return 0.0
     num_gaps = request.num_output_tokens + request.num_in_flight_samples - 1
-    return request.first_token_s + num_gaps * request.targets.tpot_s - now
+    return request.first_token_s + num_gaps * pace * request.targets.tpot_s - now

@@ -16,6 +16,7 @@ from kvist.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvist.scheduler.policy import Grants, Policy, PolicyView
 from kvist.scheduler.preemption import GrowthReserve, GrowthTally, choose_victim
 from kvist.scheduler.scheduler_state import SchedulerState
+from kvist.scheduler.time_limit import most_drafts
 from kvist.scheduler.tracked_request import Rank, TrackedRequest
 
 
@@ -76,7 +77,14 @@ class StepPlanner:
         if builder.is_empty:
             return None
         if self._speculator is not None and builder.decodes:
-            room = self._token_budget - builder.num_tokens - grants.num_padding_tokens
+            room = most_drafts(
+                step_times,
+                builder.work(),
+                num_decodes=len(builder.decodes),
+                mean_context=builder.mean_decode_context,
+                num_wanted=self._token_budget - builder.num_tokens - grants.num_padding_tokens,
+                limit_s=grants.limit_s,
+            )
             self._add_drafts(builder, self._speculator, room)
         self._num_steps += 1
         builder.add_joined(self._state.joined.values())

@@ -13,6 +13,7 @@ from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.scheduler.slack import lead_s
 
+PLANNED_SHARE = 0.98  # of a target that is planned for: what was predicted for the steps to come is not quite so
 LENT_SHARE = 0.5  # of its lead that a stream lends to one step
 BORROWED_SHARE = 0.5  # of what it could still catch up, that a stream may fall behind
 MAX_BORROWED_TOKENS = 64  # over which it would catch up: its answer may end before its limit
@@ -51,8 +52,8 @@ def _allowed_s(request: Request, now: float, alone_s: float) -> float:
 
     Slack may be spent before it is earned: a stream falls behind by at most half of what decodes alone would win back.
     """
-    tpot_s = request.targets.tpot_s
-    lead = lead_s(request, now)
+    tpot_s = PLANNED_SHARE * request.targets.tpot_s
+    lead = lead_s(request, now, pace=PLANNED_SHARE)
     num_left = max(request.max_total_tokens - request.num_tokens - request.num_in_flight_samples, 1)
     borrowed_s = BORROWED_SHARE * min(num_left - 1, MAX_BORROWED_TOKENS) * max(tpot_s - alone_s, 0.0)
     if lead + borrowed_s >= 0.0:

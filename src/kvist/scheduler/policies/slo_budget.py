@@ -7,18 +7,17 @@ gap is what a reader sees (`stream_limits.py`).
 
 Order of filling: (1) all decodes; (2) prompts, begun or waiting, by TTFT slack, those that are too late for their
 target last. A prompt starts only if the streams could bear one more stream: sooner for one that can be in time.
+Speculative drafts take what the limit leaves after that.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from kvist.costmodel.step_time_model import StepTimeModel
-from kvist.costmodel.step_work import StepWork
 from kvist.scheduler.policy import Candidate, Cut, Grants, PolicyView
 from kvist.scheduler.slack import Urgency, is_in_time, urgency
 from kvist.scheduler.stream_limits import StreamRoom, step_limit, work_of_streams
+from kvist.scheduler.time_limit import largest_chunk, upper_s
 
 # What a step of streams alone may take of the tightest target when one more starts: the rest is for prompts.
 STREAM_SHARE = 0.7
@@ -33,13 +32,14 @@ def slo_budget(view: PolicyView, token_budget: int) -> Grants:
     if room <= 0:
         return grants
     work = work_of_streams(decodes)
-    limit_s, tightest = step_limit(decodes, view.now, _upper_s(view.step_times, work))
+    limit_s, tightest = step_limit(decodes, view.now, upper_s(view.step_times, work))
+    grants.limit_s = limit_s
     for request, num_left in _by_urgency(view):
         if room <= 0:
             break
         num_context = request.num_tokens + request.num_in_flight_samples - num_left
         num_wanted = min(num_left, view.max_chunk_tokens, room)
-        num_tokens = _largest_chunk(view.step_times, work, num_context, num_wanted, limit_s)
+        num_tokens = largest_chunk(view.step_times, work, num_context, num_wanted, limit_s)
         if num_tokens < num_wanted and tightest is not None:
             grants.cuts.append(Cut(request, num_tokens, num_wanted, limit_s, tightest.targets.tpot_s))
         if num_tokens == 0:
@@ -72,22 +72,3 @@ def _by_urgency(view: PolicyView) -> Iterator[Candidate]:
                 first = None  # nobody overtakes it
             continue
         yield begun.pop()
-
-
-def _upper_s(step_times: StepTimeModel, work: StepWork) -> float:
-    return step_times.predict_s(work) + step_times.margin_s(work)
-
-
-def _largest_chunk(step_times: StepTimeModel, work: StepWork, num_context: int, num_wanted: int, limit_s: float) -> int:
-    """The most tokens, up to `num_wanted`, whose step takes at most `limit_s`, error bar included. Maybe none."""
-
-    def fits(num_tokens: int) -> bool:
-        return _upper_s(step_times, work.plus(num_tokens, num_context, is_sampled=True)) <= limit_s
-
-    if limit_s == math.inf or fits(num_wanted):
-        return num_wanted
-    low, high = 0, num_wanted  # low is granted, high is too much
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -1,0 +1,203 @@
+"""Runs the parts of a comparison in their order, those that are not done yet, and puts its result together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from kvist.bench.fidelity.comparison import GOALS, METRICS, compared_row, judge
+from kvist.bench.fidelity.disturbance import Surroundings
+from kvist.bench.fidelity.measured import MeasuredEngine
+from kvist.bench.fidelity.parts import Document, Parts
+from kvist.bench.fidelity.predicted import pooled, predict, step_time_ratio
+from kvist.bench.fidelity.setting import MIN_REQUESTS, FidelitySetting, Scenario, run_name, simulated_cluster
+from kvist.core.clock import Clock
+from kvist.costmodel.profile_table import ProfileTable
+from kvist.workload.adapting import all_at_once, at_mean_rate, num_starts
+from kvist.workload.trace_record import TraceRecord
+
+LEAST_QUIET_REPEATS = 2  # with fewer, all repeats count
+
+
+class FidelitySession:
+    """block_size, max_model_len: of the engine that is measured."""
+
+    def __init__(
+        self, setting: FidelitySetting, parts: Parts, *, model: str, block_size: int, max_model_len: int
+    ) -> None:
+        self._setting = setting
+        self._parts = parts
+        self._model = model
+        self._block_size = block_size
+        self._max_model_len = max_model_len
+        self._scenarios = {scenario.name: scenario for scenario in setting.scenarios}
+
+    @property
+    def parts_left(self) -> list[str]:
+        return [name for name in self._setting.parts if self._is_left(name)]
+
+    def _is_left(self, name: str) -> bool:
+        """Whether a part is to be done, or done again because it was disturbed."""
+        if name not in self._parts:
+            return True
+        part = self._parts[name]
+        return part["attempts"] <= self._setting.retries and bool(_surroundings(part).faults())
+
+    def run(
+        self,
+        engine: MeasuredEngine,
+        clock: Clock,
+        *,
+        max_seconds: float,
+        machine: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        """Do parts until all are done, or until the next would begin after `max_seconds`.
+
+        A part that was disturbed is done again, up to `retries` times. The quietest try counts, whatever it measured.
+        """
+        begun_s = clock.now_s()
+        names = self._setting.parts
+        for name in names:
+            while self._is_left(name):
+                if clock.now_s() - begun_s >= max_seconds:
+                    return
+                say(f"{names.index(name) + 1} of {len(names)}: {name}")
+                self._keep(name, self._do(name, engine, machine))
+
+    def _keep(self, name: str, part: Document) -> None:
+        attempts = 1
+        if name in self._parts:
+            last = self._parts[name]
+            attempts += last["attempts"]
+            if _surroundings(last).taken_share <= _surroundings(part).taken_share:
+                part = last
+        self._parts.add(name, {**part, "attempts": attempts})
+
+    def _do(self, name: str, engine: MeasuredEngine, machine: Mapping[str, str]) -> Document:
+        kind, _, rest = name.partition("/")
+        setting = self._setting
+        if kind == "profile":
+            return engine.profile(
+                seconds=setting.profile_s, thins_grid=setting.thins_profile, name=self._model, machine=machine
+            )
+        if kind == "capacity":
+            return self._measure_capacity(self._scenarios[rest], engine)
+        scenario_name, load_factor, _ = rest.rsplit("/", 2)
+        scenario = self._scenarios[scenario_name]
+        return engine.play(scenario, self._records(scenario, float(load_factor)))
+
+    def _measure_capacity(self, scenario: Scenario, engine: MeasuredEngine) -> Document:
+        """All requests at once: a few first, which tell how many the other runs shall have."""
+        trial = engine.play(scenario, all_at_once(scenario.records(MIN_REQUESTS)))
+        count = self._setting.num_requests(scenario, trial["result"]["request_throughput"])
+        return trial if count == MIN_REQUESTS else engine.play(scenario, all_at_once(scenario.records(count)))
+
+    def _records(self, scenario: Scenario, load_factor: float | None) -> list[TraceRecord]:
+        """As many as its capacity was measured with, at that share of it; None: all at once."""
+        capacity = self._parts[f"capacity/{scenario.name}"]["result"]
+        records = scenario.records(capacity["completed"])
+        if load_factor is None:
+            return all_at_once(records)
+        starts_per_s = capacity["request_throughput"] * num_starts(records) / len(records)
+        return at_mean_rate(records, load_factor * starts_per_s)
+
+    def result(self) -> Document:
+        """What the finished parts say. Needs the first profile and all capacities."""
+        tables = [
+            msgspec.convert(self._parts[name]["table"], ProfileTable)
+            for name in self._setting.parts
+            if name.startswith("profile/") and name in self._parts
+        ]
+        table = pooled(tables)
+        done = [self._parts[name] for name in self._setting.parts if name in self._parts]
+        usual_probe_s = statistics.median(seconds for part in done for seconds in _surroundings(part).probe_s)
+        cells = [
+            cell
+            for scenario in self._setting.scenarios
+            for load_factor in (None, *scenario.load_factors)
+            if (cell := self._cell(scenario, load_factor, table, tables[0], usual_probe_s)) is not None
+        ]
+        return {
+            "profile": {
+                "number": len(tables),
+                "disturbed": [
+                    found for part in done if "table" in part and (found := _surroundings(part).faults(usual_probe_s))
+                ],
+                "error": table.error,
+                "drift": table.drift,
+                "usual": table.usual,
+                "host_s": table.host_s,
+            },
+            "cells": cells,
+            "goals": [verdict for goal in GOALS if (verdict := judge(goal, cells)) is not None],
+            "goals_by_first_profile": [
+                verdict
+                for goal in GOALS
+                if (verdict := judge(goal, [{**cell, "rows": cell["rows_by_first_profile"]} for cell in cells]))
+                is not None
+            ],
+        }
+
+    def _cell(
+        self,
+        scenario: Scenario,
+        load_factor: float | None,
+        table: ProfileTable,
+        first_table: ProfileTable,
+        usual_probe_s: float,
+    ) -> Document | None:
+        names = (
+            [f"capacity/{scenario.name}"]
+            if load_factor is None
+            else [run_name(scenario.name, load_factor, repeat + 1) for repeat in range(self._setting.repeats)]
+        )
+        runs = [self._parts[name] for name in names if name in self._parts]
+        if not runs:
+            return None
+        faults = [_surroundings(run).faults(usual_probe_s) for run in runs]
+        quiet = [run for run, found in zip(runs, faults, strict=True) if not found]
+        counted = quiet if len(quiet) >= min(LEAST_QUIET_REPEATS, len(runs)) else runs
+        results = [run["result"] for run in counted]
+        records = self._records(scenario, load_factor)
+        cluster = simulated_cluster(
+            scenario, self._setting.scheduler, block_size=self._block_size, max_model_len=self._max_model_len
+        )
+        return {
+            "scenario": scenario.name,
+            "load": scenario.load,
+            "pool_tokens": scenario.pool_tokens,
+            "load_factor": load_factor,
+            "requests": len(records),
+            "rate_per_s": None if load_factor is None else load_factor * self._capacity_per_s(scenario),
+            "repeats": len(runs),
+            "repeats_counted": len(counted),
+            "disturbed": [found for found in faults if found],
+            "others_share": _mean([run["surroundings"]["others_share"] for run in counted]),
+            "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in counted]),
+            "step_time_ratio": statistics.median(
+                step_time_ratio(table, run["works"], run["step_s"]) for run in counted
+            ),
+            "rows": _rows(results, predict(table, cluster, records)),
+            "rows_by_first_profile": _rows(results, predict(first_table, cluster, records)),
+        }
+
+    def _capacity_per_s(self, scenario: Scenario) -> float:
+        capacity: float = self._parts[f"capacity/{scenario.name}"]["result"]["request_throughput"]
+        return capacity
+
+
+def _surroundings(part: Document) -> Surroundings:
+    return msgspec.convert(part["surroundings"], Surroundings)
+
+
+def _rows(results: Sequence[Document], predicted: Document) -> list[Document]:
+    return [row for metric in METRICS if (row := compared_row(metric, results, predicted)) is not None]
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    """Any: numbers, or None where one is not known."""
+    return None if None in values else statistics.fmean(values)

@@ -1,0 +1,161 @@
+"""Predictions of an engine that keeps to its profile are right; what disturbs a run is told without knowing errors."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from kvist.bench.fidelity.comparison import GOALS, METRICS, Goal, compared_row, judge
+from kvist.bench.fidelity.disturbance import CpuTimes, Surroundings, read_cpu_times, surroundings
+from kvist.bench.fidelity.parts import Parts
+from kvist.bench.fidelity.predicted import pooled, predict, step_time_ratio
+from kvist.bench.fidelity.setting import FidelitySetting, Scenario, scenarios, simulated_cluster
+from kvist.bench.host_time import HostTime
+from kvist.bench.policy_comparison import served_requests
+from kvist.bench.profile import fit_table, usual_ratio
+from kvist.bench.virtual_run import VirtualLoadRunner, virtual_core
+from kvist.config.scheduler_config import SchedulerConfig
+from kvist.core.clock import VirtualClock
+from kvist.core.errors import ConfigError
+from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
+from kvist.metrics.benchmark_result import ServerChange, benchmark_result
+from kvist.simulator.trace_prompts import TracePrompts
+from kvist.workload.adapting import at_mean_rate
+from kvist.workload.text_source import TextSource
+from kvist.workload.trace_record import TraceRecord
+
+SCHEDULER = SchedulerConfig(max_num_batched_tokens=128, max_num_seqs=16)
+CHAT = Scenario(name="chat", load="chat", pool_tokens=8192, load_factors=(0.7,))
+
+
+def table(scale: float = 1.0, usual: float = 1.0) -> ProfileTable:
+    """A machine with plain numbers."""
+    shapes = [(1, 1, 64), (4, 1, 64), (8, 1, 512), (16, 1, 512), (1, 64, 0), (1, 128, 0), (1, 128, 512)]
+    blank = [
+        ProfilePoint(num_sequences=n, num_new_tokens=new, num_context_tokens=context, seconds=0.0)
+        for n, new, context in shapes
+    ]
+    points = [
+        ProfilePoint(
+            num_sequences=p.num_sequences,
+            num_new_tokens=p.num_new_tokens,
+            num_context_tokens=p.num_context_tokens,
+            seconds=scale * (0.004 + 3e-4 * p.work.num_tokens + 1e-6 * p.work.decode_context_tokens),
+        )
+        for p in blank
+    ]
+    return fit_table(points, HostTime(1e-4, 1e-6, 0.0), drift=0.0, name="plain", machine={}, usual=usual)
+
+
+@pytest.mark.parametrize("load", ["chat", "retrieval", "chat_multi_turn"])
+def test_an_engine_that_keeps_to_its_profile_is_predicted_exactly(load: str) -> None:
+    scenario = Scenario(name=load, load=load, pool_tokens=8192, load_factors=(0.7,))
+    records = at_mean_rate(scenario.records(40), 3.0)
+    clock = VirtualClock()
+    core = virtual_core(SCHEDULER, clock, ProfileModel(table()), num_blocks=8192 // 16)
+    run = VirtualLoadRunner(core, clock, _Texts(records), name="engine").run(records)
+    measured = benchmark_result(
+        served_requests(run), duration_s=run.elapsed_s, setup={}, server=ServerChange(preemptions=0)
+    )
+    cluster = simulated_cluster(scenario, SCHEDULER, block_size=16, max_model_len=8192)
+    predicted = predict(table(), cluster, records)
+    for metric in METRICS:
+        row = compared_row(metric, [measured], predicted)
+        assert row is not None
+        assert row["error"] == pytest.approx(0.0, abs=1e-3), metric.field
+    works = [list(astuple(work)) for work in run.works]
+    assert step_time_ratio(table(), works, [step.step_time_s for step in run.steps]) == pytest.approx(1.0, rel=1e-3)
+
+
+class _Texts(TextSource):
+    """Prompts as the simulator makes them, so that no two texts share a token by chance."""
+
+    def __init__(self, records: list[TraceRecord]) -> None:
+        super().__init__(lambda text: [ord(letter) for letter in text], ["A sentence. "])
+        self._prompts = TracePrompts(records)
+
+    def prompt(self, record: TraceRecord, answers: object) -> list[int]:
+        return memoryview(self._prompts.prompt(record)).cast("i").tolist()
+
+
+def test_a_machine_twice_as_slow_doubles_the_ratio_of_steps() -> None:
+    works = [[64, 1, 1, 0, 2080, 64]]
+    seconds = ProfileModel(table()).predict_s(table().points[4].work)
+    assert step_time_ratio(table(), works, [2 * seconds]) == pytest.approx(2.0, rel=0.05)
+
+
+def test_pooled_profiles_lie_between_their_profiles() -> None:
+    fast, slow = table(), table(1.2, usual=1.1)
+    both = pooled([fast, slow])
+    work = fast.points[2].work
+    assert ProfileModel(fast).predict_s(work) < ProfileModel(both).predict_s(work) < ProfileModel(slow).predict_s(work)
+    assert both.drift == pytest.approx(0.2, rel=0.01)
+    assert both.usual == pytest.approx(1.05)
+
+
+def test_a_usual_step_takes_the_median_of_times_over_the_shortest() -> None:
+    assert usual_ratio([[1.0, 10.0], [1.1, 11.0], [1.1, 40.0]]) == pytest.approx(1.1)
+
+
+def test_other_work_and_a_slower_machine_disturb_a_run() -> None:
+    around = surroundings(CpuTimes(100.0, 1.0), CpuTimes(1e6, 1.0), elapsed_s=10.0, own_s=15.0, probe_s=(0.010, 0.0105))
+    assert any("other processes" in fault for fault in around.faults())
+    quiet = Surroundings(others_share=0.01, steal_share=0.0, probe_s=(0.010, 0.0105))
+    assert quiet.faults(0.010) == []
+    assert len(quiet.faults(0.009)) == 1
+    assert Surroundings(others_share=None, steal_share=None, probe_s=(1.0, 1.0)).faults() == []
+
+
+def test_systems_without_processor_times_disturb_nothing(tmp_path: Path) -> None:
+    assert read_cpu_times(tmp_path / "missing") == CpuTimes(None, None)
+    (tmp_path / "stat").write_text("cpu 1 2\n", encoding="ascii")
+    assert read_cpu_times(tmp_path / "stat") == CpuTimes(None, None)
+
+
+def test_parts_are_kept_and_those_of_another_set_up_refused(tmp_path: Path) -> None:
+    file = tmp_path / "parts"
+    Parts(file, {"model": "a"}).add("profile/1", {"seconds": 1.0})
+    again = Parts(file, {"model": "a"})
+    assert "profile/1" in again
+    assert again["profile/1"] == {"seconds": 1.0}
+    with pytest.raises(ConfigError, match="holds parts with model a, and this call asks for b"):
+        Parts(file, {"model": "b"})
+    file.write_text("nothing", encoding="utf-8")
+    with pytest.raises(ConfigError, match="holds no parts"):
+        Parts(file, {"model": "a"})
+
+
+def test_profiles_stand_before_between_and_after_the_repeats() -> None:
+    setting = FidelitySetting(scenarios=[CHAT], scheduler=SCHEDULER, repeats=2, seconds=1.0, profile_s=1.0)
+    expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "profile/2", "run/chat/0.7/2", "profile/3"]
+    assert setting.parts == expected
+    assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
+        "chat",
+        "chat, small pool",
+    ]
+
+
+def test_a_goal_widens_with_the_spread_where_it_says_so() -> None:
+    cells = [
+        {"load_factor": 0.9, "rows": [{"metric": "median_ttft_ms", "error": 0.3, "spread": 0.2}]},
+        {"load_factor": None, "rows": [{"metric": "median_ttft_ms", "error": 9.0, "spread": None}]},
+    ]
+    at_090 = next(goal for goal in GOALS if goal.or_spread)
+    verdict = judge(at_090, cells)
+    assert verdict is not None
+    assert verdict["is_met"]
+    assert verdict["cells"] == 1
+    assert judge(Goal("none", ("median_ttft_ms",), 0.1, highest=0.5), cells) is None
+
+
+def test_a_share_is_compared_in_points_and_a_time_relatively() -> None:
+    by_field = {metric.field: metric for metric in METRICS}
+    share = compared_row(by_field["cache_hit_share"], [{"cache_hit_share": 0.5}], {"cache_hit_share": 0.51})
+    latency = compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": 50.0}], {"p99_ttft_ms": 60.0})
+    assert share is not None
+    assert latency is not None
+    assert share["error"] == pytest.approx(0.01)
+    assert latency["error"] == pytest.approx(0.2)
+    assert compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": None}], {"p99_ttft_ms": 60.0}) is None
