@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result_file import RESULTS, write_result
+from benchmarks.result_file import RESULTS, take_no_options, write_result
 from kvist.cli.main import main as kvist
 
 NAME = "advice_cells"
@@ -85,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     main()
