@@ -24,12 +24,13 @@ from benchmarks.result_file import RESULTS, write_result
 from kvist.bench.loaded_model import load_model
 from kvist.bench.policy_comparison import compare_policies, measure_capacity, served_requests, shortened
 from kvist.bench.policy_engines import RealPolicyEngine, Variant, VirtualPolicyEngine
-from kvist.bench.unloaded_latency import UnloadedLatency
+from kvist.bench.unloaded_latency import levels_of, targets_of
 from kvist.config.engine_config import EngineConfig
 from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.costmodel.linear_step_time import LinearStepTime
 from kvist.metrics.served_request import ServedRequest
+from kvist.metrics.unloaded_latency import UnloadedLatency
 from kvist.weights.fetch import resolve_model
 from kvist.workload.load_file import ServiceLevel, frozen_loads
 
@@ -78,7 +79,7 @@ def virtual() -> Result:
     for machine, step_times in MACHINES.items():
         scheduler = SchedulerConfig(max_num_seqs=128)
         engine = VirtualPolicyEngine(step_times, scheduler, num_blocks=NUM_BLOCKS, max_token_budget=LARGEST)
-        targets_of = engine.unloaded(max_tokens=MAX_TOKENS).targets_of(service_level())
+        targets = targets_of(levels_of(service_level()), engine.unloaded(max_tokens=MAX_TOKENS))
         for name, load in frozen_loads().loads.items():
             if load.kv_cache_tokens_fraction is not None:
                 continue  # the same requests as another one, in a pool that decides more than the policy does
@@ -86,7 +87,7 @@ def virtual() -> Result:
             records = load.records(capacity_per_s=capacity)
             runs = {}
             for variant in variants:
-                run = engine.play(variant, records, targets_of)
+                run = engine.play(variant, records, targets)
                 runs[variant.label] = figures(served_requests(run), run.elapsed_s)
             results[f"{name}, {machine}"] = compared(runs)
             print(name, machine, json.dumps(results[f"{name}, {machine}"]["summary"]), file=sys.stderr, flush=True)
@@ -128,7 +129,7 @@ def real(name: str, scale: float) -> Result:
         variants,
         load.records(capacity_per_s=stored["capacity_per_s"]),
         capacity_per_s=stored["capacity_per_s"],
-        targets_of=unloaded.targets_of(service_level()),
+        targets_of=targets_of(levels_of(service_level()), unloaded),
         num_repeats=1,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )

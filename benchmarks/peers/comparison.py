@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
+from benchmarks.peers import online
 from benchmarks.peers.engine import Engine, EngineFailedError
-from benchmarks.peers.online import all_at_once, chat_arrivals, send
 from benchmarks.peers.peers import KVIST, Peer, Settings, log_path
 from benchmarks.peers.report import Figures
 from benchmarks.peers.server import Server
@@ -68,17 +68,16 @@ class Comparison:
         for peer in self._with_server(0, (baseline,)):
             with self._failing(peer), self._server(peer) as server:
                 server.seconds_to_first_byte(text_tokens(self._source, "capacity", 32))
-                arrivals = all_at_once(chat_arrivals(self._source, -1, 1.0))
-                return len(arrivals) / send(server, arrivals).makespan_s
+                return online.capacity_per_s(server, self._settings.model)
         return None
 
     def repeat_online(self, names: Sequence[str], capacity_per_s: float, repeat: int) -> None:
         """Send the same requests at the same times to the servers named, one server after the other."""
-        arrivals = chat_arrivals(self._source, repeat, capacity_per_s)
         for peer in self._with_server(repeat, names):
             with self._failing(peer), self._server(peer) as server:
                 server.seconds_to_first_byte(text_tokens(self._source, f"online/{repeat}", 32))
-                for what, value in asdict(send(server, arrivals)).items():
+                figures = online.send(server, self._settings.model, capacity_per_s, repeat)
+                for what, value in asdict(figures).items():
                     self._add(peer, f"online_{what}", value)
 
     def _working(self, repeat: int) -> list[Peer]:

@@ -1,32 +1,27 @@
-"""Online load over HTTP: requests of the frozen load `chat` at their own times, first and further tokens timed."""
+"""Online load over HTTP: requests of the frozen load `chat` at their own times, by `kvist bench serve`.
+
+The client is the product's, so figures of engines here and of users elsewhere are of one kind.
+"""
 
 from __future__ import annotations
 
-import statistics
-import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from benchmarks.peers.server import Server, StreamTimes, complete
+from benchmarks.peers.engine import EngineFailedError
+from benchmarks.peers.server import HOST, Server
 from benchmarks.peers.works import SEED
-from kvist.workload.load_file import frozen_loads
-from kvist.workload.text_source import TextSource
-from kvist.workload.trace_record import TraceRecord
 
 LOAD = "chat"
 NUM_REQUESTS = 48  # the load's first ones: the rest would take minutes
 MAX_TOKENS = 1500 + 256  # of a prompt and its answer, as the load bounds them
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request that is ready to be sent at arrival_s."""
-
-    arrival_s: float
-    prompt: Sequence[int]
-    num_output_tokens: int
+MAX_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,47 +34,36 @@ class OnlineFigures:
     makespan_s: float
 
 
-def chat_arrivals(source: TextSource, repeat: int, capacity_per_s: float) -> list[Arrival]:
-    """Requests at the load's rate, a share of capacity_per_s; texts and times are of this repeat."""
-    records = frozen_loads().load(LOAD).records(capacity_per_s=capacity_per_s, seed=SEED + repeat)
-    return [_arrival(source, record) for record in records[:NUM_REQUESTS]]
+def capacity_per_s(server: Server, tokenizer: Path) -> float:
+    """Requests per second that the server completes when all come at once."""
+    result = _bench(server, tokenizer, ["--request-rate", "inf", "--seed", str(SEED - 1)])
+    return float(result["completed"]) / float(result["duration"])
 
 
-def all_at_once(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    return [Arrival(0.0, arrival.prompt, arrival.num_output_tokens) for arrival in arrivals]
-
-
-def send(server: Server, arrivals: Sequence[Arrival]) -> OnlineFigures:
-    """Send every request at its time, each on a connection and thread of its own, and wait for all."""
-    start_s = server.now()
-
-    def one(arrival: Arrival) -> StreamTimes:
-        threading.Event().wait(max(0.0, start_s + arrival.arrival_s - time.perf_counter()))
-        return complete(server, arrival.prompt, arrival.num_output_tokens)
-
-    with ThreadPoolExecutor(len(arrivals)) as clients:
-        times = list(clients.map(one, arrivals))
-    return figures(arrivals, times, server.now() - start_s)
-
-
-def figures(arrivals: Sequence[Arrival], times: Sequence[StreamTimes], makespan_s: float) -> OnlineFigures:
-    firsts = sorted(stream.first_s for stream in times)
-    later = [
-        (stream.last_s - stream.first_s) / (arrival.num_output_tokens - 1)
-        for arrival, stream in zip(arrivals, times, strict=True)
-        if arrival.num_output_tokens > 1
-    ]
+def send(server: Server, tokenizer: Path, capacity: float, repeat: int) -> OnlineFigures:
+    """Send the load at its rate, a share of `capacity` in requests per second; texts and times are of this repeat."""
+    result = _bench(server, tokenizer, ["--capacity", f"{capacity:.6g}", "--seed", str(SEED + repeat)])
     return OnlineFigures(
-        ttft_p99_s=firsts[min(len(firsts) - 1, int(0.99 * len(firsts)))],
-        ttft_mean_s=statistics.mean(firsts),
-        tpot_mean_ms=1e3 * statistics.mean(later),
-        makespan_s=makespan_s,
+        ttft_p99_s=result["p99_ttft_ms"] / 1e3,
+        ttft_mean_s=result["mean_ttft_ms"] / 1e3,
+        tpot_mean_ms=result["mean_tpot_ms"],
+        makespan_s=result["duration"],
     )
 
 
-def _arrival(source: TextSource, record: TraceRecord) -> Arrival:
-    return Arrival(record.arrival_s, source.prompt(record, _no_answers), record.num_output_tokens)
-
-
-def _no_answers(index: int) -> Sequence[int]:
-    raise AssertionError(f"request {index} follows no other")
+def _bench(server: Server, tokenizer: Path, words: list[str]) -> Mapping[str, Any]:  # Any: what JSON holds
+    """The result of a run. Raises EngineFailedError if any request failed: its time would be in no figure."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        command = [
+            sys.executable, "-m", "kvist", "bench", "serve", "--base-url", f"http://{HOST}:{server.port}",
+            "--load", LOAD, "--num-prompts", str(NUM_REQUESTS), "--tokenizer", str(tokenizer), "--goodput", "none",
+            "--json", str(path), *words,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_S, check=False)
+        if done.returncode != 0 or not path.exists():
+            raise EngineFailedError(f"kvist bench serve failed: {done.stderr.strip()[-500:]}")
+        result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if result["failed"] or not result["completed"]:
+        raise EngineFailedError(f"{result['failed']} of {NUM_REQUESTS} requests failed: {result['errors_by_kind']}")
+    return result

@@ -6,8 +6,9 @@ import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
 from kvist.bench.policy_comparison import served_requests, shortened
-from kvist.bench.unloaded_latency import UnloadedLatency, measured_latency
+from kvist.bench.unloaded_latency import levels_of, measured_latency, targets_of
 from kvist.metrics.served_request import Targets
+from kvist.metrics.unloaded_latency import UnloadedLatency
 from kvist.workload.load_file import ServiceLevel, frozen_loads
 from kvist.workload.trace_record import TextPart, TraceRecord
 
@@ -25,21 +26,22 @@ def test_unloaded_latencies_lie_on_straight_lines_between_measured_lengths() -> 
     latency = UnloadedLatency(ttft=[(16, 1.0), (116, 2.0), (216, 4.0)], tpot=[(16, 0.1), (216, 0.3)])
     assert latency.ttft_s(66) == pytest.approx(1.5)
     assert latency.ttft_s(316) == pytest.approx(6.0)
-    assert latency.tpot_s(116) == pytest.approx(0.2)
+    assert latency.tpot_s(106, 20) == pytest.approx(0.2)
 
 
 def test_targets_are_multiples_of_what_a_request_takes_alone_or_what_is_given() -> None:
     latency = UnloadedLatency(ttft=[(0, 0.0), (100, 1.0)], tpot=[(0, 0.0), (100, 0.1)])
     record = TraceRecord(index=0, arrival_s=0.0, prompt=(TextPart("a", 0, 50),), num_output_tokens=20)
     level = ServiceLevel(ttft_multiple=5.0, tpot_multiple=3.0, attainment=0.9)
-    assert latency.targets_of(level)(record, 50).ttft_s == pytest.approx(2.5)
-    assert latency.targets_of(level)(record, 50).tpot_s == pytest.approx(0.18)
-    assert latency.targets_of(level, ttft_ms=70.0, tpot_ms=9.0)(record, 50) == Targets(ttft_s=0.07, tpot_s=0.009)
+    targets = targets_of(levels_of(level), latency)(record, 50)
+    assert (targets.ttft_s, targets.tpot_s) == (pytest.approx(2.5), pytest.approx(0.18))
+    given = targets_of(levels_of(level, ttft_ms=70.0, tpot_ms=9.0), None)
+    assert given(record, 50) == Targets(ttft_s=0.07, tpot_s=0.009)
 
 
 def test_the_shortest_of_the_repeats_counts_and_no_length_is_slower_than_a_longer_one() -> None:
     ttfts = iter([5.0, 3.0, 4.0, 9.0, 8.0, 2.0])
-    latency = measured_latency(lambda size: (next(ttfts), 0.1), max_tokens=1024, num_repeats=2)
+    latency = measured_latency(lambda size: (next(ttfts), 0.1), max_tokens=1024, num_output_tokens=9, num_repeats=2)
     assert [seconds for _, seconds in latency.ttft] == [2.0, 2.0, 2.0]
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from kvist.bench.load_run import LoadRun
-from kvist.bench.unloaded_latency import predicted_latency
+from kvist.bench.unloaded_latency import levels_of, predicted_latency, targets_of
 from kvist.bench.virtual_run import VirtualLoadRunner, virtual_core
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.clock import VirtualClock
@@ -47,7 +47,7 @@ def played(load_name: str, policy: str, token_budget: int, is_known: bool) -> Lo
     texts = TextSource(lambda text: [ord(letter) for letter in text], SENTENCES)
     unloaded = predicted_latency(machine, max_tokens=4096, token_budget=2048)
     runner = VirtualLoadRunner(core, clock, texts, name="virtual")
-    return runner.run(load.records(capacity_per_s=LOADS[load_name]), unloaded.targets_of(level))
+    return runner.run(load.records(capacity_per_s=LOADS[load_name]), targets_of(levels_of(level), unloaded))
 
 
 def times(run: LoadRun, *, has_ttft: bool) -> list[RequestTimes]:

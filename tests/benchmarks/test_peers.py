@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from benchmarks.peers.online import Arrival, all_at_once, figures
+from benchmarks.peers import online
 from benchmarks.peers.report import fastest_peers, result_row
-from benchmarks.peers.server import StreamTimes, has_text
+from benchmarks.peers.server import Server, has_text
 from benchmarks.peers.works import WORKS
 
 from kvist.workload.text_source import TextSource, read_sentences
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -50,11 +58,19 @@ def test_ratios_say_how_many_times_better_kvist_is_for_rates_and_for_times():
     }
 
 
-def test_online_figures_are_of_first_and_later_tokens():
-    arrivals = [Arrival(0.0, [1], 11), Arrival(1.0, [1], 1)]
-    result = figures(arrivals, [StreamTimes(0.5, 1.5), StreamTimes(0.25, 0.25)], 3.0)
-    assert (result.ttft_p99_s, result.ttft_mean_s, result.tpot_mean_ms) == (0.5, 0.375, 100.0)
-    assert [arrival.arrival_s for arrival in all_at_once(arrivals)] == [0.0, 0.0]
+@pytest.mark.slow
+def test_online_figures_are_those_of_the_product_own_client(tiny_model: Callable[..., Path]) -> None:
+    words = [sys.executable, "-m", "benchmarks.oracle_server", json.dumps({"ttft_s": 0.05, "itl_s": 0.01})]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = cast("Server", SimpleNamespace(port=int(process.stdout.readline())))
+        capacity_per_s = online.capacity_per_s(server, tiny_model())
+        figures = online.send(server, tiny_model(), 10.0 * capacity_per_s, repeat=0)
+        process.communicate(timeout=30)
+    assert capacity_per_s > 0
+    assert 0.05 <= figures.ttft_mean_s <= figures.ttft_p99_s
+    assert figures.tpot_mean_ms >= 9.0  # 10, less what a late first token makes of it
+    assert figures.makespan_s > figures.ttft_mean_s
 
 
 def test_only_lines_with_text_count_as_streamed():

@@ -105,7 +105,7 @@ def test_frozen_loads_run_at_a_share_of_the_measured_capacity(backend: str, url:
     assert (result["completed"], result["load"]) == (3, "chat_multi_turn")
     assert result["capacity_per_s"] > 0
     assert result["targets"] == {"ttft": "5x", "tpot": "3x"}
-    assert len(result["unloaded"]) > 1
+    assert len(result["unloaded"]["ttft"]) > 1
     assert result["prompts_as"] == ("messages" if backend == "openai-chat" else "text")
 
 
@@ -185,7 +185,8 @@ def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_told_to_stop_prints_what_was_measured(sent: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with oracle(itl_s=0.01) as url:
         words = [sys.executable, "-m", "kvist", "bench", "serve", "--base-url", url, "--random-output-len", "30"]
@@ -195,7 +196,7 @@ def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
             for line in process.stderr:
                 if "measuring:" in line:  # the first line of progress
                     break
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
             out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "stopped before its end" in out

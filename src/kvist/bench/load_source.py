@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import math
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvist.core.errors import ConfigError
 from kvist.workload.adapting import (
@@ -26,16 +20,7 @@ from kvist.workload.length_distribution import Uniform
 from kvist.workload.load_file import Load, ServiceLevel, frozen_loads
 from kvist.workload.random_stream import RandomStream
 from kvist.workload.single_turn import Lengths, SingleTurn
-from kvist.workload.trace_files import read_azure, read_burst_gpt, read_jsonl, read_lengths, read_mooncake
 from kvist.workload.trace_record import AnswerPart, TraceRecord
-
-READERS: Mapping[str, Callable[[Path], list[TraceRecord]]] = {
-    "mooncake": read_mooncake,
-    "azure": read_azure,
-    "burstgpt": read_burst_gpt,
-    "lengths": read_lengths,
-    "jsonl": read_jsonl,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +102,6 @@ def random_load(
     )
 
 
-def read_trace(path: Path, trace_format: str) -> RecordedLoad:
-    """trace_format: a name in READERS, or "auto" to tell by the file's first line. Raises ConfigError."""
-    chosen = _format_of(path) if trace_format == "auto" else trace_format
-    records = READERS[chosen](path)
-    if not records:
-        raise ConfigError(f"the trace {path} holds no request")
-    return RecordedLoad(path.name, records)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """How the load's own arrivals are replaced: all at once (inf), or gamma gaps at a rate, or a ramp."""
@@ -195,28 +171,3 @@ def _sooner(records: Sequence[TraceRecord], faster: float) -> list[TraceRecord]:
 
 def _around(length: int, ratio: float) -> Uniform:
     return Uniform(max(1, math.floor(length * (1 - ratio))), max(1, math.ceil(length * (1 + ratio))))
-
-
-def _format_of(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", errors="replace")
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    first = text.lstrip().split("\n", 1)[0]
-    try:
-        keys = set(json.loads(first))
-    except (ValueError, TypeError):
-        keys = set(next(csv.reader(io.StringIO(first)), []))
-    for name, column in (
-        ("mooncake", "hash_ids"),
-        ("jsonl", "num_output_tokens"),
-        ("azure", "ContextTokens"),
-        ("burstgpt", "Request tokens"),
-        ("lengths", "num_prefill_tokens"),
-    ):
-        if column in keys:
-            return name
-    raise ConfigError(
-        f"the trace {path} is of no known format; its first line is {first[:120]!r}. Give --trace-format."
-    )

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from kvist.bench.load_run import LoadRun, LoadRunner, TargetsOf
 from kvist.bench.loaded_model import LoadedModel
-from kvist.bench.unloaded_latency import UnloadedLatency, measured_latency, predicted_latency
+from kvist.bench.unloaded_latency import measured_latency, predicted_latency
 from kvist.bench.virtual_run import VirtualLoadRunner, virtual_core
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.clock import VirtualClock
 from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.costmodel.step_time_model import StepTimeModel
+from kvist.metrics.unloaded_latency import UnloadedLatency
 from kvist.runtime.real_clock import RealClock
 from kvist.workload.text_source import TextSource, read_sentences
 from kvist.workload.trace_record import TextPart, TraceRecord
@@ -83,7 +84,9 @@ class RealPolicyEngine:
             return times_s[0], (times_s[-1] - times_s[0]) / (len(times_s) - 1)
 
         measure(16)  # touches the weights
-        latency = measured_latency(measure, max_tokens=max_tokens, num_repeats=NUM_UNLOADED_REPEATS)
+        latency = measured_latency(
+            measure, max_tokens=max_tokens, num_output_tokens=NUM_UNLOADED_TOKENS, num_repeats=NUM_UNLOADED_REPEATS
+        )
         self._timed_steps = [(int(tokens), seconds) for tokens, seconds in latency.ttft if tokens <= budget]
         return latency
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from kvist.bench.answer_reader import AnswerReader, Sample, TokenCount, deliveries
 from kvist.bench.client_run import Call, CallState, FinishedRun
-from kvist.metrics.served_request import NO_TARGETS, Delivery, Outcome, ServedRequest, Targets
+from kvist.bench.load_run import TargetsOf
+from kvist.metrics.served_request import NO_TARGETS, Delivery, Outcome, ServedRequest
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
 OUTCOMES = {
@@ -15,7 +16,6 @@ OUTCOMES = {
     CallState.REJECTED: Outcome.REJECTED,
 }
 CountTokens = Callable[[str], int]
-TargetsOf = Callable[[int], Targets]  # by the number of prompt tokens
 
 
 def served_requests(
@@ -50,7 +50,7 @@ def _served(
         session_id=call.record.session_id,
         error=call.error,
         texts=[sample.text for sample in call.reader.samples],
-        targets=targets_of(num_prompt) if targets_of is not None else NO_TARGETS,
+        targets=targets_of(call.record, num_prompt) if targets_of is not None else NO_TARGETS,
     )
 
 

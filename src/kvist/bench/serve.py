@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,19 +20,21 @@ from kvist.bench.load_source import continues_answers, offered_rate_per_s
 from kvist.bench.machine import date_now
 from kvist.bench.prompt_writer import PromptForm, PromptWriter
 from kvist.bench.request_body import BodyWriter
-from kvist.bench.run_requests import TargetsOf, served_requests, token_count_of
+from kvist.bench.run_requests import served_requests, token_count_of
 from kvist.bench.serve_options import ServeOptions
 from kvist.bench.served_model import ServedModel, choose_model, probe, wait_until_ready
 from kvist.bench.server_counters import read_counters, server_change
 from kvist.bench.server_steps import start_trace, steps_between, stop_trace
 from kvist.bench.text_codec import LocalCodec, ServerCodec, TextCodec
+from kvist.bench.unloaded_latency import levels_of, targets_of
 from kvist.core.errors import ConfigError, EngineUnavailableError
 from kvist.metrics.benchmark_result import Document, benchmark_result
 from kvist.metrics.rate_search import Attained, RateFound, search_rate
 from kvist.metrics.served_request import ServedRequest
-from kvist.metrics.service_level import Target, TargetMetric, UnloadedLatency, targets_for, unloaded_points
+from kvist.metrics.service_level import ServiceLevels
 from kvist.metrics.step_record import StepRecord
 from kvist.metrics.trace_summary import summarize_steps
+from kvist.metrics.unloaded_latency import UnloadedLatency, unloaded_points
 from kvist.workload.adapting import all_at_once
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
@@ -74,7 +75,7 @@ class ServeBench:
         self._codec: TextCodec | None = None
         self._capacity_per_s: float | None = options.capacity_per_s
         self._unloaded: UnloadedLatency | None = None
-        self._levels: dict[TargetMetric, Target] = {}
+        self._levels: ServiceLevels = {}
 
     def stop(self) -> None:
         """End what runs. A run that has begun gives a result; before that, `run` raises KeyboardInterrupt."""
@@ -184,7 +185,7 @@ class ServeBench:
         points = unloaded_points(self._served(run, records, with_targets=False))
         if not points:
             raise EngineUnavailableError(f"no request for the unloaded latency succeeded: {_errors(run)}")
-        self._unloaded = UnloadedLatency(points)
+        self._unloaded = UnloadedLatency.of(points)
 
     async def _measure_capacity(self) -> None:
         self._display.phase("measuring capacity")
@@ -232,10 +233,8 @@ class ServeBench:
     def _served(
         self, run: FinishedRun, records: Sequence[TraceRecord], *, with_targets: bool = True
     ) -> list[ServedRequest]:
-        targets_of: TargetsOf | None = None
-        if with_targets and self._levels:
-            targets_of = partial(targets_for, self._levels, self._unloaded)
-        return served_requests(run, records, self._count_tokens, targets_of)
+        targets = targets_of(self._levels, self._unloaded) if with_targets and self._levels else None
+        return served_requests(run, records, self._count_tokens, targets)
 
     def _count_tokens(self, text: str) -> int:
         assert self._codec is not None
@@ -253,13 +252,11 @@ class ServeBench:
         temperature = source.temperature if given is None else given
         return {"model": self._model.name, "temperature": temperature, **self._model.fields, **self._options.extra_body}
 
-    def _targets_wanted(self) -> dict[TargetMetric, Target]:
+    def _targets_wanted(self) -> ServiceLevels:
         if self._options.levels is not None:
-            return dict(self._options.levels)
+            return self._options.levels
         level = self._options.requests.source.service_level
-        if level is None:
-            return {}
-        return {"ttft": Target(level.ttft_multiple, True), "tpot": Target(level.tpot_multiple, True)}  # noqa: FBT003
+        return {} if level is None else levels_of(level)
 
     def _setup(self, records: Sequence[TraceRecord], run: FinishedRun) -> Document:
         options, requests = self._options, self._options.requests
@@ -287,7 +284,7 @@ class ServeBench:
             "offered_request_rate": offered_rate_per_s(records),
             "capacity_per_s": self._capacity_per_s,
             "targets": {name: level.text for name, level in self._levels.items()},
-            "unloaded": [asdict(point) for point in self._unloaded.points] if self._unloaded else None,
+            "unloaded": self._unloaded.as_document() if self._unloaded else None,
             "was_stopped": run.was_stopped,
         }
 

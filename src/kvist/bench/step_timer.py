@@ -29,9 +29,9 @@ class StepTimer:
         plan = self._plan(chunks, samples=samples)
         return min(self._time(plan) for _ in range(repeats))
 
-    def best_times_s(self, steps: Mapping[str, Chunks], *, repeats: int) -> dict[str, float]:
+    def best_times_s(self, steps: Mapping[str, Chunks], *, repeats: int, samples: bool = True) -> dict[str, float]:
         """As `best_s` for several steps, which take turns: what else the machine does then hits all of them."""
-        plans = {name: self._plan(chunks, samples=True) for name, chunks in steps.items()}
+        plans = {name: self._plan(chunks, samples=samples) for name, chunks in steps.items()}
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(repeats):
             for name, plan in plans.items():

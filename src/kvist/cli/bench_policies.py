@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     load, level = _load(arguments)
     # Here, because `--help` must not wait for the engine's imports.
     from kvist.bench.policy_comparison import compare_policies, measure_capacity
+    from kvist.bench.unloaded_latency import levels_of, targets_of
 
     variants = _variants(arguments)
     drafted = load.records(capacity_per_s=arguments.capacity or DRAFT_CAPACITY)
@@ -119,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
             variants,
             load.records(capacity_per_s=capacity),
             capacity_per_s=capacity,
-            targets_of=unloaded.targets_of(level, ttft_ms=arguments.ttft_ms, tpot_ms=arguments.tpot_ms),
+            targets_of=targets_of(levels_of(level, ttft_ms=arguments.ttft_ms, tpot_ms=arguments.tpot_ms), unloaded),
             num_repeats=_repeats(arguments),
             say=_say,
         )

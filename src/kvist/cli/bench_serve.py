@@ -30,6 +30,7 @@ from kvist.metrics.benchmark_result import METRICS, Statistics
 from kvist.metrics.service_level import parse_levels
 
 EXIT_INTERRUPTED = 130
+STOPPING = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what `timeout` sends
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 QUICK_UNLOADED = 2
 
@@ -147,14 +148,19 @@ async def _run(bench: ServeBench) -> Measured:
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)  # a second one ends the program as usual
+        remove()  # a second one ends the program as usual
         bench.stop()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    def remove() -> None:
+        for each in STOPPING:
+            loop.remove_signal_handler(each)
+
+    for each in STOPPING:
+        loop.add_signal_handler(each, interrupt)
     try:
         return await bench.run()
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        remove()
 
 
 def _options(arguments: argparse.Namespace) -> ServeOptions:

@@ -7,19 +7,19 @@ import math
 from pathlib import Path
 
 from kvist.bench.load_source import (
-    READERS,
     LoadSource,
     NamedLoad,
     Rate,
+    RecordedLoad,
     Requests,
     default_requests,
     random_load,
-    read_trace,
 )
 from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
 from kvist.workload.arrival_process import RampUp
 from kvist.workload.load_file import frozen_loads, read_load_file
+from kvist.workload.recorded_load import TRACE_FORMATS, read_recorded_load
 
 QUICK_PROMPTS = 16
 DEFAULT_NUM_PROMPTS = 100
@@ -42,8 +42,9 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, rates: bool = True) -
         *spellings, dest="recorded_load", type=Path, metavar="FILE", help="replay a recorded load instead"
     )
     group.add_argument(
-        "--trace-format", default="auto", choices=("auto", *READERS), help="of that file (default: auto)"
+        "--trace-format", default="auto", choices=("auto", *TRACE_FORMATS), help="of that file (default: auto)"
     )
+    _add_counts(group, ("--trace-block-tokens",), "tokens per block id of that file (default: what fits its lengths)")
     _add_counts(group, ("--num-prompts",), "requests to send: the load's first ones (random: 100)")
     _add_counts(group, ("--random-input-len", "--input-len"), "tokens of a random prompt (default: 512)", default=512)
     _add_counts(group, ("--random-output-len", "--output-len"), "tokens of its answer (default: 128)", default=128)
@@ -96,7 +97,9 @@ def _source(arguments: argparse.Namespace, num_prompts: int | None) -> LoadSourc
             raise ConfigError(
                 f"both --load {arguments.load} and the file {arguments.recorded_load} are given; give one"
             )
-        return read_trace(arguments.recorded_load, arguments.trace_format)
+        trace_format = None if arguments.trace_format == "auto" else arguments.trace_format
+        records = read_recorded_load(arguments.recorded_load, trace_format, block_tokens=arguments.trace_block_tokens)
+        return RecordedLoad(arguments.recorded_load.name, records)
     if arguments.load_file is not None:
         loads = read_load_file(arguments.load_file)
         level = loads.service_level or frozen_loads().service_level

@@ -15,7 +15,6 @@ from kvist.simulator.links import NS_PER_S
 from kvist.workload.adapting import all_at_once, at_mean_rate
 from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
-from kvist.workload.trace_files import MOONCAKE_BLOCK_TOKENS
 from kvist.workload.trace_record import TraceRecord
 
 
@@ -42,9 +41,8 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trace-block-tokens",
         type=whole_number("--trace-block-tokens", low=1),
-        default=MOONCAKE_BLOCK_TOKENS,
         metavar="N",
-        help="tokens per block id of a trace (default: %(default)s)",
+        help="tokens per block id of a trace (default: what fits its lengths)",
     )
 
 
@@ -70,7 +68,7 @@ def simulated_load(
         )
     records = records[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:
-        raise ConfigError(f"--workload {arguments.workload} holds no requests")
+        raise ConfigError(f"the load {arguments.workload} draws no request")
     return records if arguments.request_rate is None else at_mean_rate(records, arguments.request_rate)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 from kvist.core.errors import ConfigError
-from kvist.metrics.served_request import ServedRequest, Targets
+from kvist.metrics.served_request import Targets
+from kvist.metrics.unloaded_latency import UnloadedLatency
 
 TargetMetric = Literal["ttft", "tpot", "e2el"]
 METRICS: Sequence[TargetMetric] = ("ttft", "tpot", "e2el")
@@ -28,57 +27,6 @@ class Target:
 
 
 ServiceLevels = Mapping[TargetMetric, Target]
-
-
-@dataclass(frozen=True, slots=True)
-class UnloadedPoint:
-    """Latencies of a request that had the server to itself and found nothing of its prompt cached."""
-
-    num_prompt_tokens: int
-    ttft_s: float
-    tpot_s: float
-
-
-class UnloadedLatency:
-    """Latencies by prompt length, in a straight line between the measured lengths and constant beyond them."""
-
-    def __init__(self, points: Sequence[UnloadedPoint]) -> None:
-        """Raises ValueError without any point."""
-        if not points:
-            raise ValueError("no unloaded latency was measured")
-        by_length: dict[int, list[UnloadedPoint]] = {}
-        for point in points:
-            by_length.setdefault(point.num_prompt_tokens, []).append(point)
-        # Of repeats the shortest: what disturbs a measurement only makes it longer.
-        self.points = [
-            UnloadedPoint(length, min(p.ttft_s for p in same), min(p.tpot_s for p in same))
-            for length, same in sorted(by_length.items())
-        ]
-
-    def at(self, num_prompt_tokens: int) -> UnloadedPoint:
-        lengths = [point.num_prompt_tokens for point in self.points]
-        place = bisect_left(lengths, num_prompt_tokens)
-        if place == len(lengths):
-            return self.points[-1]
-        if place == 0 or lengths[place] == num_prompt_tokens:
-            return self.points[place]
-        low, high = self.points[place - 1], self.points[place]
-        share = (num_prompt_tokens - low.num_prompt_tokens) / (high.num_prompt_tokens - low.num_prompt_tokens)
-        return UnloadedPoint(
-            num_prompt_tokens,
-            low.ttft_s + share * (high.ttft_s - low.ttft_s),
-            low.tpot_s + share * (high.tpot_s - low.tpot_s),
-        )
-
-
-def unloaded_points(requests: Sequence[ServedRequest]) -> list[UnloadedPoint]:
-    """Of requests that were served one at a time; those that failed or had a single token are left out."""
-    points = []
-    for request in requests:
-        tpots = request.tpots_s()
-        if request.is_completed and request.ttft_s is not None and tpots:
-            points.append(UnloadedPoint(request.num_prompt_tokens, request.ttft_s, median(tpots)))
-    return points
 
 
 def parse_levels(words: Sequence[str]) -> dict[TargetMetric, Target]:
@@ -100,21 +48,20 @@ def parse_levels(words: Sequence[str]) -> dict[TargetMetric, Target]:
     return levels
 
 
-def targets_for(levels: ServiceLevels, unloaded: UnloadedLatency | None, num_prompt_tokens: int) -> Targets:
-    """What a request of that prompt length must keep. unloaded: needed where a level is a multiple."""
+def targets_for(
+    levels: ServiceLevels, unloaded: UnloadedLatency | None, *, num_prompt_tokens: int, num_output_tokens: int
+) -> Targets:
+    """What a request of these lengths must keep. unloaded: needed where a level is a multiple."""
 
-    def seconds(metric: TargetMetric, unloaded_s: float | None) -> float | None:
+    def seconds(metric: TargetMetric) -> float | None:
         level = levels.get(metric)
         if level is None:
             return None
         if not level.is_multiple:
             return level.value / 1e3
-        assert unloaded_s is not None
-        return level.value * unloaded_s
+        assert unloaded is not None
+        if metric == "ttft":
+            return level.value * unloaded.ttft_s(num_prompt_tokens)
+        return level.value * unloaded.tpot_s(num_prompt_tokens, num_output_tokens)
 
-    point = unloaded.at(num_prompt_tokens) if unloaded is not None else None
-    return Targets(
-        ttft_s=seconds("ttft", None if point is None else point.ttft_s),
-        tpot_s=seconds("tpot", None if point is None else point.tpot_s),
-        e2el_s=seconds("e2el", None),
-    )
+    return Targets(ttft_s=seconds("ttft"), tpot_s=seconds("tpot"), e2el_s=seconds("e2el"))

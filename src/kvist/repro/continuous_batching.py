@@ -22,6 +22,7 @@ from kvist.repro.static_batches import (
 from kvist.workload.trace_record import TraceRecord
 
 QUICK: Mapping[str, Mapping[str, int]] = {"long_offline": {"num_requests": 8}, "chat": {"num_requests": 10}}
+LEAST = 24  # requests, outside of quick runs
 POOL_TOKENS = 65_536
 ORCA = SchedulerConfig(policy="prefill_first", max_num_batched_tokens=STATIC_TOKEN_BUDGET, max_num_seqs=MAX_NUM_SEQS)
 RATED = 0.7
@@ -32,7 +33,7 @@ def run(setting: ReproSetting) -> ReproResult:
     bars: dict[str, list[float]] = {"static, best size": [], "iteration-level": []}
     with MeasuredEngine(setting, num_kv_tokens=POOL_TOKENS, max_num_batched_tokens=STATIC_TOKEN_BUDGET) as engine:
         for name, quick in QUICK.items():
-            load = setting.load(name, quick)
+            load = setting.load(name, quick, least=LEAST)
             records = at_once(load.records(capacity_per_s=1.0))
             sizes = QUICK_SIZES if setting.is_quick else SIZES
             best, first = best_static(engine, name, records, sizes)

@@ -34,6 +34,7 @@ QUICK: Mapping[str, Mapping[str, int]] = {
     "parallel_samples": {"num_requests": 1},
 }
 LOADS = ("chat", "long_offline")
+LEAST = {"chat": 40, "long_offline": 24, "parallel_samples": 2}  # requests, outside of quick runs
 NUM_REGIONS, QUICK_REGIONS = 8, 2
 MAX_NUM_SEQS = 128
 RESERVED, PAGED = "contiguous", "blocks"
@@ -48,7 +49,7 @@ class Run:
 def run(setting: ReproSetting) -> ReproResult:
     num_regions = QUICK_REGIONS if setting.is_quick else NUM_REGIONS
     names = LOADS[:1] if setting.is_quick else LOADS
-    loads = {name: setting.load(name, QUICK[name]) for name in (*names, "parallel_samples")}
+    loads = {name: setting.load(name, QUICK[name], least=LEAST[name]) for name in (*names, "parallel_samples")}
     records = {name: at_once(load.records(capacity_per_s=1.0)) for name, load in loads.items()}
     regions = {name: region_tokens(longest_request_tokens(records[name])) for name in loads}
     rows: list[ReproRow] = []

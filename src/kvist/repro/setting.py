@@ -38,14 +38,14 @@ class ReproSetting:
             return "quick"
         return "full" if self.scale == 1.0 else f"{self.scale:.0%} of each load's requests"
 
-    def load(self, name: str, quick: Mapping[str, Any]) -> Load:
-        """A frozen load at this size. quick: fields of its shape that differ in a quick run. Any: their values."""
+    def load(self, name: str, quick: Mapping[str, Any], *, least: int = 1) -> Load:
+        """A frozen load at this size. quick: fields of its shape that differ in a quick run. Any: their values.
+
+        least: requests (sessions, roots) that a share of the load has at least: fewer would not show the effect.
+        """
         load = frozen_loads().load(name)
         if self.is_quick:
             return replace(load, shape=replace(load.shape, **quick))
-        counts = {
-            field: max(1, round(getattr(load.shape, field) * self.scale))
-            for field in COUNTS
-            if hasattr(load.shape, field)
-        }
+        whole = {field: getattr(load.shape, field) for field in COUNTS if hasattr(load.shape, field)}
+        counts = {field: max(min(least, count), round(count * self.scale)) for field, count in whole.items()}
         return replace(load, shape=replace(load.shape, **counts))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from kvist.core.step_plan import chunk_pairs
 from kvist.costmodel.step_time_model import StepTimeModel
-from kvist.costmodel.step_work import StepWork, chunk_pairs
+from kvist.costmodel.step_work import StepWork
 
 
 def upper_s(step_times: StepTimeModel, work: StepWork) -> float:
