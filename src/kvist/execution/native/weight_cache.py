@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvist.core.errors import CheckpointError
-from kvist.execution.native.packed_file import Bytes, load_packed_file, write_packed_file
+from kvist.execution.native.huge_pages import Bytes
+from kvist.execution.native.packed_file import load_packed_file, write_packed_file
 from kvist.weights.checkpoint import Checkpoint
 from kvist.weights.mapped_files import header_digest
 
