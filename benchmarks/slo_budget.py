@@ -4,11 +4,11 @@ Virtual: every load, at its rate of the capacity that chunked_prefill with 512 t
 unloaded TTFT and 3 times the unloaded TPOT. The scheduler has to learn the machine. Two machines: a small model on two
 cores, where every token costs; a GPU, where up to some hundred tokens cost next to nothing.
 
-Real: one load, each variant in turn, as `kvist bench policies` does. The first call measures the machine, each further
-one adds a repeat to those stored of its load.
+Real: one load, the variants in turn, as `kvist bench policies` does. A quarter of `changing` takes 20 s a run and five
+minutes in all.
 
 Run: python -m benchmarks.slo_budget
-     python -m benchmarks.slo_budget --real changing --scale 0.1
+     python -m benchmarks.slo_budget --real changing --scale 0.25 [--repeats 3]
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.costmodel.linear_step_time import LinearStepTime
 from kvist.metrics.served_request import ServedRequest
-from kvist.metrics.unloaded_latency import UnloadedLatency
 from kvist.weights.fetch import resolve_model
 from kvist.workload.load_file import ServiceLevel, frozen_loads
 
@@ -42,6 +41,8 @@ MACHINES = {
 }
 FIXED_CHUNKS = (16, 64, 256, 1024, 2048)
 REAL_CHUNKS = (64, 256, 1024)
+REAL_MAX_TOKENS = 2048  # of which unloaded latency is measured
+CAPACITY_DRAFT = 2.0  # requests per second of the load that capacity is measured with
 LARGEST = 2048
 MAX_TOKENS = 8192  # of a request
 NUM_BLOCKS = 8000
@@ -109,35 +110,70 @@ def compared(runs: dict[str, Result]) -> Result:
     }
 
 
-def real(name: str, scale: float) -> Result:
-    """The first call measures capacity and unloaded latency, each further one adds a repeat of each variant."""
+def real(name: str, scale: float, num_repeats: int) -> Result:
+    """Capacity and unloaded latency are measured first; then the variants take turns, another one first each time."""
     model_config = ModelConfig(max_model_len=MAX_TOKENS)
     scheduler = SchedulerConfig(max_num_batched_tokens=max(REAL_CHUNKS), max_num_seqs=64)
     path = resolve_model(model_config.model, revision=None, progress=lambda *_: None)
     model = load_model(EngineConfig(model=model_config, scheduler=scheduler), path, num_blocks=NUM_BLOCKS)
     engine = RealPolicyEngine(model, scheduler, num_blocks=NUM_BLOCKS)
     load = shortened(frozen_loads().load(name), scale)
-    stored = stored_results().get("real", {}).get(f"{name}, {scale:g} of it")
-    if stored is None:
-        unloaded = engine.unloaded(max_tokens=2048)
-        capacity = measure_capacity(engine, load.records(capacity_per_s=1.0), 512)
-        return {"capacity_per_s": capacity, "ttft": unloaded.ttft, "tpot": unloaded.tpot, "repeats": []}
+    say("measuring what requests take alone, and the capacity")
+    unloaded = engine.unloaded(max_tokens=REAL_MAX_TOKENS)
+    capacity = measure_capacity(engine, load.records(capacity_per_s=CAPACITY_DRAFT), 512)
     variants = [*(Variant("chunked_prefill", size) for size in REAL_CHUNKS), Variant("slo_budget", max(REAL_CHUNKS))]
-    unloaded = UnloadedLatency(*([(x, y) for x, y in stored[curve]] for curve in ("ttft", "tpot")))
-    comparison = compare_policies(
-        engine,
-        variants,
-        load.records(capacity_per_s=stored["capacity_per_s"]),
-        capacity_per_s=stored["capacity_per_s"],
-        targets_of=targets_of(levels_of(service_level()), unloaded),
-        num_repeats=1,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
-    )
+    repeats: list[Result] = []
+    outputs_are_equal = True
+    for repeat in range(num_repeats):
+        first = repeat % len(variants)
+        comparison = compare_policies(
+            engine,
+            [*variants[first:], *variants[:first]],
+            load.records(capacity_per_s=capacity),
+            capacity_per_s=capacity,
+            targets_of=targets_of(levels_of(service_level()), unloaded),
+            num_repeats=1,
+            say=say,
+        )
+        repeats.append({runs.variant.label: runs.results[0] for runs in comparison.runs})
+        outputs_are_equal &= comparison.equal_outputs
     model.close()
-    stored["repeats"].append({runs.variant.label: runs.results[0] for runs in comparison.runs})
-    stored["equal_outputs"] = stored.get("equal_outputs", True) and comparison.equal_outputs
-    done: Result = stored
+    done: Result = {
+        "capacity_per_s": capacity,
+        "unloaded": unloaded.as_document(),
+        "equal_outputs": outputs_are_equal,
+        "summary": real_summary(repeats),
+        "repeats": repeats,
+    }
+    print(json.dumps(done["summary"], indent=1))
     return done
+
+
+def real_summary(repeats: Sequence[Result]) -> Result:
+    """Medians over the repeats with their range; the best fixed chunk is that of the best median."""
+
+    def of(label: str, field: str) -> list[float]:
+        return sorted(repeat[label][field] for repeat in repeats)
+
+    ours = Variant("slo_budget", max(REAL_CHUNKS)).label
+    summary: Result = {}
+    for field in ("slo_attainment", "request_goodput"):
+        medians = {label: statistics.median(of(label, field)) for label in repeats[0]}
+        best = max((label for label in medians if label != ours), key=lambda label: medians[label])
+        ratios = [repeat[ours][field] / max(repeat[best][field], 1e-9) for repeat in repeats]
+        summary[field] = {
+            **{
+                label: {"median": medians[label], "range": [of(label, field)[0], of(label, field)[-1]]}
+                for label in medians
+            },
+            "best_fixed": best,
+            "ours_over_best_fixed": {"median": statistics.median(ratios), "range": [min(ratios), max(ratios)]},
+        }
+    return summary
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def stored_results() -> Result:
@@ -150,13 +186,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real", metavar="LOAD")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     results = stored_results()
     if arguments.real is None:
         results["virtual"] = virtual()
     else:
         key = f"{arguments.real}, {arguments.scale:g} of it"
-        results.setdefault("real", {})[key] = real(arguments.real, arguments.scale)
+        results.setdefault("real", {})[key] = real(arguments.real, arguments.scale, arguments.repeats)
     write_result("slo_budget", results, seed=None, num_warm_up=0, limits=LIMITS)
 
 

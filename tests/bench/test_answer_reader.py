@@ -61,6 +61,34 @@ def test_a_running_count_counts(running: Any) -> None:
     assert counted(reader) == [[(1.0, 1), (2.0, 3)]]
 
 
+def sglang_chunk(text: str, num_tokens: int, *, is_chat: bool, finish: str | None = None) -> bytes:
+    """As SGLang writes it, asked for continuous_usage_stats; a chunk holds what `--stream-interval` steps gave."""
+    said = {"role": None, "content": text, "reasoning_content": None, "tool_calls": None}
+    choice = {"index": 0, "logprobs": None, "finish_reason": finish, "matched_stop": None}
+    choice |= {"delta": said} if is_chat else {"text": text}
+    usage = {"prompt_tokens": 9, "total_tokens": 9 + num_tokens, "completion_tokens": num_tokens}
+    return event([choice], object="chunk", created=1, model="m", usage={**usage, "prompt_tokens_details": None})
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_sglangs_streams_are_counted_by_their_running_usage(is_chat: bool) -> None:
+    begin = event(
+        [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}],
+        usage={"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None},
+    )
+    reader = read(
+        (0.5, begin if is_chat else b""),
+        (1.0, sglang_chunk("To", 1, is_chat=is_chat)),
+        (2.0, sglang_chunk(" be or", 4, is_chat=is_chat)),
+        (3.0, sglang_chunk("", 6, is_chat=is_chat, finish="length")),
+        (3.0, event([], usage=USAGE) + DONE),
+    )
+    assert counted(reader) == [[(1.0, 1), (2.0, 3), (3.0, 2)]]
+    assert reader.samples[0].text == "To be or"
+    assert reader.usage is not None
+    assert reader.usage.cached_tokens == 4  # with --enable-cache-report
+
+
 def test_a_total_is_spread_over_the_chunks_by_their_text() -> None:
     reader = read(
         (1.0, event([text("ab")])),

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvist.bench.fidelity.comparison import GOALS, METRICS, Goal, compared_row, judge
 from kvist.bench.fidelity.disturbance import CpuTimes, Surroundings, read_cpu_times, surroundings
 from kvist.bench.fidelity.parts import Parts
-from kvist.bench.fidelity.predicted import pooled, predict, step_time_ratio
+from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
 from kvist.bench.fidelity.setting import FidelitySetting, Scenario, scenarios, simulated_cluster
 from kvist.bench.host_time import HostTime
 from kvist.bench.policy_comparison import served_requests
-from kvist.bench.profile import fit_table, usual_ratio
+from kvist.bench.profile import fit_table, round_levels, usual_s
 from kvist.bench.virtual_run import VirtualLoadRunner, virtual_core
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.clock import VirtualClock
 from kvist.core.errors import ConfigError
 from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
 from kvist.metrics.benchmark_result import ServerChange, benchmark_result
-from kvist.simulator.trace_prompts import TracePrompts
 from kvist.workload.adapting import at_mean_rate
-from kvist.workload.text_source import TextSource
-from kvist.workload.trace_record import TraceRecord
+from kvist.workload.trace_record import TextPart, TraceRecord
 
 SCHEDULER = SchedulerConfig(max_num_batched_tokens=128, max_num_seqs=16)
 CHAT = Scenario(name="chat", load="chat", pool_tokens=8192, load_factors=(0.7,))
 
 
-def table(scale: float = 1.0, usual: float = 1.0) -> ProfileTable:
+def table() -> ProfileTable:
     """A machine with plain numbers."""
     shapes = [(1, 1, 64), (4, 1, 64), (8, 1, 512), (16, 1, 512), (1, 64, 0), (1, 128, 0), (1, 128, 512)]
     blank = [
@@ -42,11 +42,11 @@ def table(scale: float = 1.0, usual: float = 1.0) -> ProfileTable:
             num_sequences=p.num_sequences,
             num_new_tokens=p.num_new_tokens,
             num_context_tokens=p.num_context_tokens,
-            seconds=scale * (0.004 + 3e-4 * p.work.num_tokens + 1e-6 * p.work.decode_context_tokens),
+            seconds=0.004 + 3e-4 * p.work.num_tokens + 1e-6 * p.work.decode_context_tokens,
         )
         for p in blank
     ]
-    return fit_table(points, HostTime(1e-4, 1e-6, 0.0), drift=0.0, name="plain", machine={}, usual=usual)
+    return fit_table(points, HostTime(1e-4, 1e-6, 0.0), drift=0.0, name="plain", machine={})
 
 
 @pytest.mark.parametrize("load", ["chat", "retrieval", "chat_multi_turn"])
@@ -55,29 +55,35 @@ def test_an_engine_that_keeps_to_its_profile_is_predicted_exactly(load: str) -> 
     records = at_mean_rate(scenario.records(40), 3.0)
     clock = VirtualClock()
     core = virtual_core(SCHEDULER, clock, ProfileModel(table()), num_blocks=8192 // 16)
-    run = VirtualLoadRunner(core, clock, _Texts(records), name="engine").run(records)
+    run = VirtualLoadRunner(core, clock, _Texts(), name="engine").run(records)
     measured = benchmark_result(
         served_requests(run), duration_s=run.elapsed_s, setup={}, server=ServerChange(preemptions=0)
     )
     cluster = simulated_cluster(scenario, SCHEDULER, block_size=16, max_model_len=8192)
     predicted = predict(table(), cluster, records)
     for metric in METRICS:
-        row = compared_row(metric, [measured], predicted)
+        row = compared_row(metric, [measured], [predicted])
         assert row is not None
         assert row["error"] == pytest.approx(0.0, abs=1e-3), metric.field
     works = [list(astuple(work)) for work in run.works]
     assert step_time_ratio(table(), works, [step.step_time_s for step in run.steps]) == pytest.approx(1.0, rel=1e-3)
 
 
-class _Texts(TextSource):
-    """Prompts as the simulator makes them, so that no two texts share a token by chance."""
+class _Texts:
+    """Prompts whose texts share no token by chance, as the simulator's."""
 
-    def __init__(self, records: list[TraceRecord]) -> None:
-        super().__init__(lambda text: [ord(letter) for letter in text], ["A sentence. "])
-        self._prompts = TracePrompts(records)
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
 
-    def prompt(self, record: TraceRecord, answers: object) -> list[int]:
-        return memoryview(self._prompts.prompt(record)).cast("i").tolist()
+    def prompt(self, record: TraceRecord, answers: Callable[[int], Sequence[int]]) -> list[int]:
+        tokens: list[int] = []
+        for part in record.prompt:
+            if isinstance(part, TextPart):
+                first = 100_000 * (1 + self._numbers.setdefault(part.text_id, len(self._numbers))) + part.start
+                tokens += range(first, first + part.num_tokens)
+            else:
+                tokens += answers(part.index)
+        return tokens
 
 
 def test_a_machine_twice_as_slow_doubles_the_ratio_of_steps() -> None:
@@ -86,25 +92,35 @@ def test_a_machine_twice_as_slow_doubles_the_ratio_of_steps() -> None:
     assert step_time_ratio(table(), works, [2 * seconds]) == pytest.approx(2.0, rel=0.05)
 
 
-def test_pooled_profiles_lie_between_their_profiles() -> None:
-    fast, slow = table(), table(1.2, usual=1.1)
-    both = pooled([fast, slow])
-    work = fast.points[2].work
-    assert ProfileModel(fast).predict_s(work) < ProfileModel(both).predict_s(work) < ProfileModel(slow).predict_s(work)
-    assert both.drift == pytest.approx(0.2, rel=0.01)
-    assert both.usual == pytest.approx(1.05)
+def test_rounds_between_profiles_count_as_much_and_drift_is_told() -> None:
+    times = [point.seconds for point in table().points]
+
+    def slower(scale: float) -> list[float]:
+        return [scale * seconds for seconds in times]
+
+    steps = msgspec.to_builtins(table().points)
+    profiles = [
+        {"steps": steps, "rounds": [slower(1.0)] * 3, "host": (1e-4, 1e-6, 0.0)},
+        {"steps": steps, "rounds": [slower(1.2)] * 3, "host": (3e-4, 1e-6, 0.0)},
+    ]
+    both = profile_of(profiles, [slower(1.1)] * 4, name="plain")
+    assert [point.seconds for point in both.points] == pytest.approx(slower(1.1))
+    assert both.drift == pytest.approx(0.2)
+    assert both.host_s == pytest.approx(2e-4)
+    assert round_levels([slower(1.0), slower(1.2)]) == pytest.approx([1 / 1.1, 1.2 / 1.1])
 
 
-def test_a_usual_step_takes_the_median_of_times_over_the_shortest() -> None:
-    assert usual_ratio([[1.0, 10.0], [1.1, 11.0], [1.1, 40.0]]) == pytest.approx(1.1)
+def test_a_step_takes_the_mean_of_its_times_and_one_that_was_held_up_counts_little() -> None:
+    assert usual_s([1.0, 1.1, 1.2]) == pytest.approx(1.1)
+    assert usual_s([1.0, 1.0, 1.0, 100.0]) == pytest.approx(1.25)
 
 
 def test_other_work_and_a_slower_machine_disturb_a_run() -> None:
     around = surroundings(CpuTimes(100.0, 1.0), CpuTimes(1e6, 1.0), elapsed_s=10.0, own_s=15.0, probe_s=(0.010, 0.0105))
     assert any("other processes" in fault for fault in around.faults())
-    quiet = Surroundings(others_share=0.01, steal_share=0.0, probe_s=(0.010, 0.0105))
+    quiet = Surroundings(others_share=0.01, steal_share=0.0, probe_s=(0.010, 0.0200))
     assert quiet.faults(0.010) == []
-    assert len(quiet.faults(0.009)) == 1
+    assert len(quiet.faults(0.008)) == 1
     assert Surroundings(others_share=None, steal_share=None, probe_s=(1.0, 1.0)).faults() == []
 
 
@@ -127,9 +143,9 @@ def test_parts_are_kept_and_those_of_another_set_up_refused(tmp_path: Path) -> N
         Parts(file, {"model": "a"})
 
 
-def test_profiles_stand_before_between_and_after_the_repeats() -> None:
+def test_profiles_stand_before_and_after_the_repeats() -> None:
     setting = FidelitySetting(scenarios=[CHAT], scheduler=SCHEDULER, repeats=2, seconds=1.0, profile_s=1.0)
-    expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "profile/2", "run/chat/0.7/2", "profile/3"]
+    expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "run/chat/0.7/2", "profile/2"]
     assert setting.parts == expected
     assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
         "chat",
@@ -152,10 +168,19 @@ def test_a_goal_widens_with_the_spread_where_it_says_so() -> None:
 
 def test_a_share_is_compared_in_points_and_a_time_relatively() -> None:
     by_field = {metric.field: metric for metric in METRICS}
-    share = compared_row(by_field["cache_hit_share"], [{"cache_hit_share": 0.5}], {"cache_hit_share": 0.51})
-    latency = compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": 50.0}], {"p99_ttft_ms": 60.0})
+    share = compared_row(by_field["cache_hit_share"], [{"cache_hit_share": 0.5}], [{"cache_hit_share": 0.51}])
+    latency = compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": 50.0}], [{"p99_ttft_ms": 60.0}])
     assert share is not None
     assert latency is not None
     assert share["error"] == pytest.approx(0.01)
     assert latency["error"] == pytest.approx(0.2)
-    assert compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": None}], {"p99_ttft_ms": 60.0}) is None
+    assert compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": None}], [{"p99_ttft_ms": 60.0}]) is None
+
+
+def test_each_repeat_may_have_a_prediction_of_its_own() -> None:
+    metric = METRICS[0]
+    runs = [{metric.field: 100.0}, {metric.field: 120.0}, {metric.field: 140.0}]
+    row = compared_row(metric, runs, [{metric.field: 101.0}, {metric.field: 121.0}, {metric.field: 141.0}])
+    assert row is not None
+    assert row["error"] == pytest.approx(1.0 / 120.0)
+    assert row["spread"] == pytest.approx(40.0 / 120.0)

@@ -27,8 +27,8 @@ def test_a_comparison_is_done_in_parts(
     assert main(words) == 0
     document = json.loads(result.read_text(encoding="utf-8"))
     assert {cell["load_factor"] for cell in document["cells"]} == {None, 0.7}
-    assert all(cell["rows"] and cell["step_time_ratio"] > 0 for cell in document["cells"])
-    assert document["profile"]["number"] == 2
+    assert all(cell["rows"] and min(cell["step_time_ratios"]) > 0 for cell in document["cells"])
+    assert len(document["profile"]["round_levels"]) > 6
     assert "throughput, median error" in capsys.readouterr().out
     assert "<svg" in page.read_text(encoding="utf-8")
 

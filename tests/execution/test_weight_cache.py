@@ -17,9 +17,10 @@ import pytest
 pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
 
 from kvist.core.errors import CheckpointError
-from kvist.execution.native import _native
+from kvist.execution.native import _native, packed_file
+from kvist.execution.native.huge_pages import HUGE_PAGE_BYTES, huge_room, read_to_huge_pages
 from kvist.execution.native.load_weights import load_packed_weights
-from kvist.execution.native.packed_file import map_packed_file, write_packed_file
+from kvist.execution.native.packed_file import load_packed_file, write_packed_file
 from kvist.execution.native.packed_weights import QUANTIZED_FORMATS, Matrix, pack_matrix, packing_of
 from kvist.execution.native.self_test import random_matrix
 from kvist.execution.native.weight_cache import WeightCache, cache_key
@@ -107,36 +108,56 @@ def test_the_key_follows_the_file_and_the_layout(tiny_model, tmp_path):
     assert cache_key(replace(before, file_stamps=((1, 1),)), 1) != key
 
 
-def test_what_is_written_is_what_is_mapped(tmp_path, arrays):
+@pytest.fixture(params=[0, 1 << 30], ids=["mapped", "copied"])
+def max_copied_bytes(request):
+    return request.param
+
+
+def test_what_is_written_is_what_is_loaded(tmp_path, arrays, max_copied_bytes):
     write_packed_file(tmp_path / "f", KEY, arrays)
-    mapped = map_packed_file(tmp_path / "f", KEY, SIZES, verify=True)
+    mapped = load_packed_file(tmp_path / "f", KEY, SIZES, verify=True, max_copied_bytes=max_copied_bytes)
     assert all(np.array_equal(mapped[name], arrays[name]) for name in arrays)
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path, arrays, monkeypatch):
+    write_packed_file(tmp_path / "f", KEY, arrays)
+    monkeypatch.setattr(packed_file, "read_to_huge_pages", lambda file, num_bytes: read_to_huge_pages(file, 300))
+    with pytest.raises(CheckpointError, match="300 bytes"):
+        load_packed_file(tmp_path / "f", KEY, SIZES, verify=False, max_copied_bytes=1 << 30)
+
+
+def test_huge_rooms_begin_at_huge_pages_and_are_as_large_as_asked():
+    for size in (1, 4096, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1):
+        room = huge_room(size)
+        assert len(room) == size
+        assert room.__array_interface__["data"][0] % HUGE_PAGE_BYTES == 0
+        assert not room.any()
 
 
 @pytest.mark.parametrize(
     ("key", "sizes"), [("other", SIZES), (KEY, SIZES | {"c": 1}), (KEY, {"a": 100}), (KEY, SIZES | {"a": 101})]
 )
-def test_a_file_of_something_else_is_refused(tmp_path, arrays, key, sizes):
+def test_a_file_of_something_else_is_refused(tmp_path, arrays, key, sizes, max_copied_bytes):
     write_packed_file(tmp_path / "f", KEY, arrays)
     with pytest.raises(CheckpointError):
-        map_packed_file(tmp_path / "f", key, sizes, verify=False)
+        load_packed_file(tmp_path / "f", key, sizes, verify=False, max_copied_bytes=max_copied_bytes)
 
 
-def test_a_file_cut_or_lengthened_anywhere_is_refused(tmp_path, arrays):
+def test_a_file_cut_or_lengthened_anywhere_is_refused(tmp_path, arrays, max_copied_bytes):
     path = tmp_path / "f"
     write_packed_file(path, KEY, arrays)
     whole = path.read_bytes()
     for size in [*range(200), *range(200, len(whole), 97), len(whole) - 1]:
         path.write_bytes(whole[:size])
         with pytest.raises(CheckpointError):
-            map_packed_file(path, KEY, SIZES, verify=False)
+            load_packed_file(path, KEY, SIZES, verify=False, max_copied_bytes=max_copied_bytes)
     path.write_bytes(whole + b"\0")
     with pytest.raises(CheckpointError, match="were written"):
-        map_packed_file(path, KEY, SIZES, verify=False)
+        load_packed_file(path, KEY, SIZES, verify=False, max_copied_bytes=max_copied_bytes)
 
 
-def test_changed_bytes_never_do_worse_than_a_refusal_and_checksums_find_them_all(tmp_path, arrays):
+def test_changed_bytes_never_do_worse_than_a_refusal_and_checksums_find_them_all(tmp_path, arrays, max_copied_bytes):
     path, generator = tmp_path / "f", random.Random(0)
     write_packed_file(path, KEY, arrays)
     whole = path.read_bytes()
@@ -153,7 +174,7 @@ def test_changed_bytes_never_do_worse_than_a_refusal_and_checksums_find_them_all
             for first, last in [(0, begin), (begin, begin + 100), (begin + 4096, begin + 4096 + 5000)]
         )
         try:
-            mapped = map_packed_file(path, KEY, SIZES, verify=True)
+            mapped = load_packed_file(path, KEY, SIZES, verify=True, max_copied_bytes=max_copied_bytes)
         except CheckpointError:
             continue
         assert is_padding_alone or bytes(content[:200]) == whole[:200]

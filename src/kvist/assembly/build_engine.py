@@ -22,7 +22,6 @@ from kvist.kvcache.kv_cache import KVCache
 from kvist.models.registry import read_model
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
 from kvist.runtime.engine_client import EngineInfo
-from kvist.runtime.host_memory import free_memory_bytes
 from kvist.runtime.operation_sampling import SampledExecutor
 from kvist.runtime.real_clock import RealClock
 from kvist.runtime.start_phases import StartPhases
@@ -31,6 +30,7 @@ from kvist.runtime.step_tracer import StepTracer
 from kvist.scheduler.budget import choose_token_budget
 from kvist.scheduler.scheduler import Scheduler
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
+from kvist.weights.host_memory import free_memory_bytes
 
 
 def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
 EXIT_PARTS_LEFT = 3
 REPEATS, QUICK_REPEATS = 3, 1
-RUN_S, QUICK_RUN_S = 16.0, 2.0
+RUN_S, QUICK_RUN_S = 14.0, 2.0
 PROFILE_S, QUICK_PROFILE_S = 20.0, 2.0
 RETRIES = 2
 QUICK_LOAD_FACTORS = (0.7, 1.2)
@@ -158,7 +158,7 @@ def _measure(
     from kvist.bench.fidelity.session import FidelitySession
     from kvist.bench.fidelity.setting import POOL_TOKENS
     from kvist.bench.loaded_model import load_model
-    from kvist.bench.machine import machine_facts, source_version
+    from kvist.bench.machine import source_version
     from kvist.runtime.real_clock import RealClock
 
     cache, scheduler = configs["cache"], setting.scheduler
@@ -186,10 +186,9 @@ def _measure(
         if session.parts_left:
             clock = RealClock()
             session.run(
-                MeasuredEngine(loaded, scheduler, clock),
+                MeasuredEngine(loaded, setting, clock),
                 clock,
                 max_seconds=float("inf") if arguments.max_seconds is None else arguments.max_seconds,
-                machine={key: str(value) for key, value in machine_facts().items()},
                 say=_say,
             )
     finally:

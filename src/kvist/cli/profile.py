@@ -1,7 +1,8 @@
 """Measure this machine's executor into a profile for the simulator: which step takes how long.
 
 A grid of steps (decodes by batch and context, chunks of prompts, both in one) is timed in rounds, and the host's part
-beside it, in less than two minutes. The shortest times count; the drift of one step from beginning to end is said.
+beside it, in less than two minutes. The mean of a step's times counts; the drift of one from beginning to end is
+said.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from kvist.bench.loaded_model import load_model
     from kvist.bench.machine import machine_facts
-    from kvist.bench.profile import QUICK, ProfileSize, profile_model
+    from kvist.bench.profile import profile_model
+    from kvist.bench.profile_grid import QUICK, ProfileSize
     from kvist.cli.profile_report import profile_lines, profile_page
     from kvist.runtime.real_clock import RealClock
 
@@ -67,7 +69,3 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         profile_page(table).write(arguments.report)
     return 0
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr)

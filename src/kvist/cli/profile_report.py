@@ -17,7 +17,6 @@ def profile_lines(table: ProfileTable) -> list[str]:
     worst = sorted(rows, key=lambda row: -abs(float(row[-1].rstrip("%"))))[:5]
     return [
         f"{table.model}: {len(table.points)} steps; 9 of 10 within {table.error:.1%}; drift {table.drift:+.1%}",
-        f"  usually            {table.usual - 1.0:.1%} longer than at its shortest",
         f"  one token          {1e3 * table.knot_s[0]:.2f} ms; {table.knots[-1]}: {1e3 * table.knot_s[-1]:.1f} ms",
         f"  a sampled row      {1e6 * table.sampled_s:.0f} us",
         f"  1000 keys          {1e6 * table.decode_key_s:.2f} ms decoding, {1e6 * table.prefill_key_s:.2f} in chunks",

@@ -38,7 +38,6 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     A step takes f(num_tokens), linear between `knots` with the times `knot_s`; `sampled_s` for each sampled row,
     `decode_key_s` and `prefill_key_s` for each key that single tokens and chunks read, and `prefill_pair_s` for each
     pair of a query and a key. The host adds `host_s`, `host_sequence_s` a sequence, `host_token_s` a prompt token.
-    Points, and what explains them, are steps at their shortest; as a rule a step takes `usual` times as long.
     error: share that 9 of 10 steps were off by. drift: the same steps at the end over those at the beginning, minus 1.
     """
 
@@ -57,7 +56,6 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     host_token_s: float
     error: float
     drift: float
-    usual: float = 1.0
 
 
 class ProfileModel:
@@ -70,10 +68,10 @@ class ProfileModel:
         table = self.table
         prompt_tokens = max(0, work.num_tokens - work.num_sequences)
         host_s = table.host_s + table.host_sequence_s * work.num_sequences + table.host_token_s * prompt_tokens
-        return host_s + table.usual * self.executor_s(work)
+        return host_s + self.executor_s(work)
 
     def executor_s(self, work: StepWork) -> float:
-        """Without the host's part, at its shortest: what the table's points measured."""
+        """Without the host's part: what the table's points measured."""
         table = self.table
         return (
             interpolate(table.knots, table.knot_s, work.num_tokens)

@@ -19,10 +19,12 @@ from kvist.execution.sampler import Sampler
 from kvist.execution.threads import MatrixProducts, granted_cores
 from kvist.models.registry import Model, read_model
 from kvist.weights.checkpoint import Checkpoint
+from kvist.weights.host_memory import free_memory_bytes
 
 if TYPE_CHECKING:
     from kvist.execution.native.plan_description import PlanDescription
 
+COPIED_SHARE = 0.25  # of free memory, up to which packed weights are copied into huge pages
 LARGEST_TIMED_STEP = 2048  # tokens: what a step may hold until its budget has been measured
 
 
@@ -87,6 +89,7 @@ def _native_runner(
     checkpoint: Checkpoint, model: Model, config: EngineConfig, num_blocks: int, progress: Progress | None
 ) -> Runner:
     # Here, because an environment without the compiled kernels must still be able to import this module.
+    from kvist.execution.native.huge_pages import has_huge_pages
     from kvist.execution.native.load_weights import load_packed_weights
     from kvist.execution.native.runner import NativeRunner
     from kvist.execution.native.self_test import named_isa
@@ -94,7 +97,12 @@ def _native_runner(
 
     max_num_tokens = config.scheduler.max_num_batched_tokens or LARGEST_TIMED_STEP
     num_threads = config.executor.num_threads or granted_cores()
-    cache = WeightCache(cache_folder() / "weights", config.executor.weight_cache_bytes, verify=config.executor.verify)
+    cache = WeightCache(
+        cache_folder() / "weights",
+        config.executor.weight_cache_bytes,
+        verify=config.executor.verify,
+        max_copied_bytes=int(COPIED_SHARE * free_memory_bytes()) if has_huge_pages() else 0,
+    )
     isa = named_isa(config.executor.isa)
     return NativeRunner(
         model,

@@ -33,26 +33,28 @@ METRICS = (
 SATURATED = 1.0  # a load factor from which on a queue only grows
 
 
-def compared_row(metric: Metric, runs: Sequence[Document], predicted: Document) -> Document | None:
+def compared_row(metric: Metric, runs: Sequence[Document], predicted: Sequence[Document]) -> Document | None:
     """Median, spread and prediction of one metric; None if a side has no value.
 
-    runs: results of repeats. spread: (largest - smallest) / median, or their difference for a share.
+    runs: results of repeats. predicted: one for all of them, or one for each.
+    spread: (largest - smallest) / median, or their difference for a share.
     """
     values = [run[metric.field] for run in runs]
-    expected = predicted[metric.field]
-    if expected is None or None in values:
+    expected = [one[metric.field] for one in predicted] * (len(runs) if len(predicted) == 1 else 1)
+    if None in expected or None in values:
         return None
     middle = statistics.median(values)
     scale = 1.0 if metric.is_share else middle
     if scale == 0.0:
         return None
+    error = statistics.median(b - a for a, b in zip(values, expected, strict=True)) / scale
     return {
         "metric": metric.field,
         "measured": middle,
         "values": values,
         "spread": (max(values) - min(values)) / scale if len(values) > 1 else None,
-        "predicted": expected,
-        "error": (expected - middle) / scale,
+        "predicted": statistics.median(expected),
+        "error": error,
     }
 
 
@@ -93,6 +95,7 @@ def judge(goal: Goal, cells: Sequence[Mapping[str, Any]]) -> Document | None:
         return None
     errors = [abs(row["error"]) for row in rows]
     bounds = [max(goal.bound, goal.or_spread * (row["spread"] or 0.0)) for row in rows]
+    spreads = [row["spread"] for row in rows if row["spread"] is not None]
     met = sum(error <= bound for error, bound in zip(errors, bounds, strict=True))
     return {
         "goal": goal.label,
@@ -100,6 +103,7 @@ def judge(goal: Goal, cells: Sequence[Mapping[str, Any]]) -> Document | None:
         "or_spread": goal.or_spread,
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
+        "median_spread": statistics.median(spreads) if spreads else None,
         "cells": len(rows),
         "cells_within": met,
         "is_met": statistics.median(errors) <= goal.bound if goal.is_median else met == len(rows),

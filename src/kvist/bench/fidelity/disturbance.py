@@ -10,7 +10,7 @@ import msgspec
 
 MAX_OTHERS_SHARE = 0.05  # of the machine's time, by other processes
 MAX_STEAL_SHARE = 0.02  # taken by the host of a virtual machine
-MAX_PROBE_CHANGE = 0.10  # of the time of one and the same step, against its median over all parts
+MAX_PROBE_CHANGE = 0.15  # of the time of one and the same step before and after, against its median over all parts
 STAT = Path("/proc/stat")
 
 
@@ -44,9 +44,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
             found.append(f"other processes took {self.others_share:.0%} of the machine")
         if self.steal_share is not None and self.steal_share > MAX_STEAL_SHARE:
             found.append(f"the host took {self.steal_share:.0%}")
-        change = 0.0 if usual_probe_s is None else max(self.probe_s) / usual_probe_s - 1.0
+        change = 0.0 if usual_probe_s is None else min(self.probe_s) / usual_probe_s - 1.0
         if change > MAX_PROBE_CHANGE:
-            found.append(f"one and the same step took {change:.0%} longer than usual")
+            found.append(f"one and the same step took {change:.0%} longer than usual, before and after")
         return found
 
 

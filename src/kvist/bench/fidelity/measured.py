@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from itertools import count
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvist.bench.fidelity.disturbance import Surroundings, read_cpu_times, surroundings
-from kvist.bench.fidelity.setting import Scenario
+from kvist.bench.fidelity.setting import FidelitySetting, Scenario
+from kvist.bench.host_time import HostTime, measure_host
 from kvist.bench.load_run import LoadRun, LoadRunner
 from kvist.bench.loaded_model import LoadedModel
 from kvist.bench.policy_comparison import served_requests
-from kvist.bench.profile import ProfileSize, fill_pool, probe_s, profile_model
-from kvist.config.scheduler_config import SchedulerConfig
+from kvist.bench.profile_grid import ProfileGrid, ProfileSize, fill_pool, probe_s
 from kvist.core.clock import Clock
 from kvist.metrics.benchmark_result import ServerChange, benchmark_result
 from kvist.workload.text_source import TextSource, read_sentences
@@ -26,36 +26,62 @@ Document = dict[str, Any]  # Any: what JSON holds
 _Result = TypeVar("_Result")
 
 
-class MeasuredEngine:
-    """Runs loads over `loaded` from an empty cache each. scheduler: of all runs."""
+class _DistinctTexts(TextSource):
+    """Real texts, each with a first token of its own: as in the simulator, they share no token by chance."""
 
-    def __init__(self, loaded: LoadedModel, scheduler: SchedulerConfig, clock: Clock) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
+        tokenizer = loaded.tokenizer
+        super().__init__(lambda text: tokenizer.encode(text, add_special_tokens=False), read_sentences())
+        self._lowest = loaded.spec.vocab_size // 2  # far from special tokens, as a rule the lowest or highest ones
+        self._numbers: dict[str, int] = {}
+
+    def tokens(self, part: TextPart) -> list[int]:
+        tokens = super().tokens(part)
+        if part.start == 0 and tokens:
+            number = self._numbers.setdefault(part.text_id, len(self._numbers))
+            tokens[0] = self._lowest + number % (self._lowest // 2 or 1)
+        return tokens
+
+
+class MeasuredEngine:
+    """Runs loads over `loaded`, each from an empty cache, and times the steps of the profile between them."""
+
+    def __init__(self, loaded: LoadedModel, setting: FidelitySetting, clock: Clock) -> None:
         self._loaded = loaded
-        self._scheduler = scheduler
+        self._scheduler = setting.scheduler
         self._clock = clock
         self._serials = count()
-        tokenizer = loaded.tokenizer
-        self._texts = TextSource(lambda text: tokenizer.encode(text, add_special_tokens=False), read_sentences())
+        self._texts = _DistinctTexts(loaded)
         fill_pool(loaded)  # memory is first touched here, in no run
-
-    def profile(self, *, seconds: float, thins_grid: bool, name: str, machine: Mapping[str, str]) -> Document:
-        """`table`: what `kvist profile` measures, for the steps that the scheduler can plan; its `surroundings`."""
-        loaded = self._loaded
         size = ProfileSize(
-            max_seconds=seconds,
+            max_seconds=setting.profile_s,
             max_kv_tokens=loaded.num_blocks * loaded.block_size,
             max_step_tokens=loaded.max_num_batched_tokens,
-            thins_grid=thins_grid,
+            thins_grid=setting.thins_profile,
         )
-        table, around = self._watched(lambda: profile_model(loaded, self._clock, size, name=name, machine=machine))
-        return {"table": msgspec.to_builtins(table), "surroundings": msgspec.to_builtins(around)}
+        self._grid = ProfileGrid(loaded, clock, size)
+
+    def profile(self) -> Document:
+        """What `kvist profile` measures, for steps that the scheduler can plan: `steps`, `rounds` of them, `host`."""
+
+        def measure() -> tuple[list[list[float]], HostTime]:
+            return self._grid.time_rounds(), measure_host(self._loaded, self._clock)
+
+        (rounds, host), around = self._watched(measure)
+        return {
+            "steps": msgspec.to_builtins(self._grid.steps),
+            "rounds": rounds,
+            "host": astuple(host),
+            "surroundings": msgspec.to_builtins(around),
+        }
 
     def play(self, scenario: Scenario, records: Sequence[TraceRecord]) -> Document:
-        """`result` in the fields of `kvist bench serve`, its `surroundings`, and the time and work of each step."""
+        """A round of the profile, then the load: `result` in the fields of `kvist bench serve`, steps, surroundings."""
         for record in records:  # made before the clock runs: the simulated engine has no texts to make
             for part in record.prompt:
                 if isinstance(part, TextPart):
                     self._texts.tokens(part)
+        one_round, around_round = self._watched(self._grid.time_round)
         run, around = self._watched(lambda: self._run(scenario, records))
         result = benchmark_result(
             served_requests(run),
@@ -69,6 +95,8 @@ class MeasuredEngine:
             "surroundings": msgspec.to_builtins(around),
             "step_s": [step.step_time_s for step in run.steps],
             "works": [list(astuple(work)) for work in run.works],
+            "round": one_round,
+            "round_surroundings": msgspec.to_builtins(around_round),
         }
 
     def _watched(self, do: Callable[[], _Result]) -> tuple[_Result, Surroundings]:

@@ -6,10 +6,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from kvist.bench.host_time import HostTime
-from kvist.bench.profile import fit_table
+from kvist.bench.profile import table_of_rounds
 from kvist.config.cluster_config import ClusterConfig
-from kvist.costmodel.profile_table import ProfileModel, ProfileTable
+from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
+from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.simulated_benchmark import simulated_benchmark
@@ -18,32 +21,42 @@ from kvist.workload.trace_record import TraceRecord
 Document = dict[str, Any]  # Any: what JSON holds
 
 
-def pooled(tables: Sequence[ProfileTable]) -> ProfileTable:
-    """One profile of several that were taken at different times: all their points, and the mean of the rest.
+def profile_of(profiles: Sequence[Document], rounds: Sequence[Sequence[float]], *, name: str) -> ProfileTable:
+    """One profile of all rounds of `profiles` and of `rounds`, which were timed between them.
 
-    drift: of the last profile's points over the first one's.
+    profiles: at least one, as a measured engine gives them. drift: of the last one's steps over the first one's.
     """
-    if len(tables) == 1:
-        return tables[0]
-    host = HostTime(
-        statistics.fmean(table.host_s for table in tables),
-        statistics.fmean(table.host_sequence_s for table in tables),
-        statistics.fmean(table.host_token_s for table in tables),
-    )
-    changes = [last.seconds / first.seconds for first, last in zip(tables[0].points, tables[-1].points, strict=True)]
-    return fit_table(
-        [point for table in tables for point in table.points],
-        host,
-        drift=statistics.median(changes) - 1.0,
-        name=tables[0].model,
-        machine=tables[0].machine,
-        usual=statistics.fmean(table.usual for table in tables),
+    first, last = ([min(each) for each in zip(*found["rounds"], strict=True)] for found in (profiles[0], profiles[-1]))
+    return table_of_rounds(
+        msgspec.convert(profiles[0]["steps"], list[ProfilePoint]),
+        [*(one for found in profiles for one in found["rounds"]), *rounds],
+        HostTime(*(statistics.fmean(each) for each in zip(*(found["host"] for found in profiles), strict=True))),
+        drift=statistics.median(b / a for a, b in zip(first, last, strict=True)) - 1.0,
+        name=name,
+        machine={},
     )
 
 
-def predict(table: ProfileTable, cluster: ClusterConfig, records: Sequence[TraceRecord]) -> Document:
-    """The result of the simulated run, in the same fields as the measured one."""
-    return simulated_benchmark(simulate(cluster, records, ProfileModel(table)), cluster, {})
+class ScaledTimes:
+    """A StepTimeModel whose steps all take `scale` times as long as `model` says."""
+
+    def __init__(self, model: StepTimeModel, scale: float) -> None:
+        self._model = model
+        self._scale = scale
+
+    def predict_s(self, work: StepWork) -> float:
+        return self._scale * self._model.predict_s(work)
+
+    def margin_s(self, work: StepWork) -> float:
+        return self._scale * self._model.margin_s(work)
+
+
+def predict(
+    table: ProfileTable, cluster: ClusterConfig, records: Sequence[TraceRecord], *, scale: float = 1.0
+) -> Document:
+    """The result of the simulated run, in the same fields as the measured one. scale: of all step times."""
+    step_times = ScaledTimes(ProfileModel(table), scale)
+    return simulated_benchmark(simulate(cluster, records, step_times), cluster, {})
 
 
 def step_time_ratio(table: ProfileTable, works: Sequence[Sequence[int]], seconds: Sequence[float]) -> float:

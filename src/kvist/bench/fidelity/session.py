@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,8 +12,9 @@ from kvist.bench.fidelity.comparison import GOALS, METRICS, compared_row, judge
 from kvist.bench.fidelity.disturbance import Surroundings
 from kvist.bench.fidelity.measured import MeasuredEngine
 from kvist.bench.fidelity.parts import Document, Parts
-from kvist.bench.fidelity.predicted import pooled, predict, step_time_ratio
+from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
 from kvist.bench.fidelity.setting import MIN_REQUESTS, FidelitySetting, Scenario, run_name, simulated_cluster
+from kvist.bench.profile import round_levels
 from kvist.core.clock import Clock
 from kvist.costmodel.profile_table import ProfileTable
 from kvist.workload.adapting import all_at_once, at_mean_rate, num_starts
@@ -52,7 +53,6 @@ class FidelitySession:
         clock: Clock,
         *,
         max_seconds: float,
-        machine: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
         """Do parts until all are done, or until the next would begin after `max_seconds`.
@@ -66,7 +66,7 @@ class FidelitySession:
                 if clock.now_s() - begun_s >= max_seconds:
                     return
                 say(f"{names.index(name) + 1} of {len(names)}: {name}")
-                self._keep(name, self._do(name, engine, machine))
+                self._keep(name, self._do(name, engine))
 
     def _keep(self, name: str, part: Document) -> None:
         attempts = 1
@@ -77,13 +77,10 @@ class FidelitySession:
                 part = last
         self._parts.add(name, {**part, "attempts": attempts})
 
-    def _do(self, name: str, engine: MeasuredEngine, machine: Mapping[str, str]) -> Document:
+    def _do(self, name: str, engine: MeasuredEngine) -> Document:
         kind, _, rest = name.partition("/")
-        setting = self._setting
         if kind == "profile":
-            return engine.profile(
-                seconds=setting.profile_s, thins_grid=setting.thins_profile, name=self._model, machine=machine
-            )
+            return engine.profile()
         if kind == "capacity":
             return self._measure_capacity(self._scenarios[rest], engine)
         scenario_name, load_factor, _ = rest.rsplit("/", 2)
@@ -107,39 +104,28 @@ class FidelitySession:
 
     def result(self) -> Document:
         """What the finished parts say. Needs the first profile and all capacities."""
-        tables = [
-            msgspec.convert(self._parts[name]["table"], ProfileTable)
-            for name in self._setting.parts
-            if name.startswith("profile/") and name in self._parts
-        ]
-        table = pooled(tables)
         done = [self._parts[name] for name in self._setting.parts if name in self._parts]
         usual_probe_s = statistics.median(seconds for part in done for seconds in _surroundings(part).probe_s)
+        profiles, rounds = _quiet_profiles(done, usual_probe_s), _quiet_rounds(done, usual_probe_s)
+        table = profile_of(profiles, rounds, name=self._model)
+        first_table = profile_of(profiles[:1], [], name=self._model)
         cells = [
             cell
             for scenario in self._setting.scenarios
             for load_factor in (None, *scenario.load_factors)
-            if (cell := self._cell(scenario, load_factor, table, tables[0], usual_probe_s)) is not None
+            if (cell := self._cell(scenario, load_factor, table, first_table, usual_probe_s)) is not None
         ]
         return {
             "profile": {
-                "number": len(tables),
-                "disturbed": [
-                    found for part in done if "table" in part and (found := _surroundings(part).faults(usual_probe_s))
-                ],
+                "round_levels": round_levels([*(one for found in profiles for one in found["rounds"]), *rounds]),
                 "error": table.error,
                 "drift": table.drift,
-                "usual": table.usual,
                 "host_s": table.host_s,
             },
             "cells": cells,
-            "goals": [verdict for goal in GOALS if (verdict := judge(goal, cells)) is not None],
-            "goals_by_first_profile": [
-                verdict
-                for goal in GOALS
-                if (verdict := judge(goal, [{**cell, "rows": cell["rows_by_first_profile"]} for cell in cells]))
-                is not None
-            ],
+            "goals": _verdicts(cells, "rows"),
+            "goals_by_first_profile": _verdicts(cells, "rows_by_first_profile"),
+            "goals_at_run_speed": _verdicts(cells, "rows_at_run_speed"),
         }
 
     def _cell(
@@ -166,6 +152,7 @@ class FidelitySession:
         cluster = simulated_cluster(
             scenario, self._setting.scheduler, block_size=self._block_size, max_model_len=self._max_model_len
         )
+        ratios = [step_time_ratio(table, run["works"], run["step_s"]) for run in counted]
         return {
             "scenario": scenario.name,
             "load": scenario.load,
@@ -178,11 +165,10 @@ class FidelitySession:
             "disturbed": [found for found in faults if found],
             "others_share": _mean([run["surroundings"]["others_share"] for run in counted]),
             "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in counted]),
-            "step_time_ratio": statistics.median(
-                step_time_ratio(table, run["works"], run["step_s"]) for run in counted
-            ),
-            "rows": _rows(results, predict(table, cluster, records)),
-            "rows_by_first_profile": _rows(results, predict(first_table, cluster, records)),
+            "step_time_ratios": ratios,
+            "rows": _rows(results, [predict(table, cluster, records)]),
+            "rows_by_first_profile": _rows(results, [predict(first_table, cluster, records)]),
+            "rows_at_run_speed": _rows(results, [predict(table, cluster, records, scale=each) for each in ratios]),
         }
 
     def _capacity_per_s(self, scenario: Scenario) -> float:
@@ -190,11 +176,32 @@ class FidelitySession:
         return capacity
 
 
+def _quiet_profiles(done: Sequence[Document], usual_probe_s: float) -> list[Document]:
+    """Those that nothing disturbed, or all if there are none."""
+    profiles = [part for part in done if "rounds" in part]
+    return [part for part in profiles if not _surroundings(part).faults(usual_probe_s)] or profiles
+
+
+def _quiet_rounds(done: Sequence[Document], usual_probe_s: float) -> list[list[float]]:
+    """Of the rounds between the profiles those that nothing disturbed."""
+    return [
+        part["round"]
+        for part in done
+        if "round" in part and not msgspec.convert(part["round_surroundings"], Surroundings).faults(usual_probe_s)
+    ]
+
+
 def _surroundings(part: Document) -> Surroundings:
     return msgspec.convert(part["surroundings"], Surroundings)
 
 
-def _rows(results: Sequence[Document], predicted: Document) -> list[Document]:
+def _verdicts(cells: Sequence[Document], rows: str) -> list[Document]:
+    """How the cells keep to the goals by one of their kinds of rows."""
+    judged = [judge(goal, [{**cell, "rows": cell[rows]} for cell in cells]) for goal in GOALS]
+    return [verdict for verdict in judged if verdict is not None]
+
+
+def _rows(results: Sequence[Document], predicted: Sequence[Document]) -> list[Document]:
     return [row for metric in METRICS if (row := compared_row(metric, results, predicted)) is not None]
 
 

@@ -55,7 +55,7 @@ class FidelitySetting:
 
     @property
     def parts(self) -> list[str]:
-        """Names of all parts in their order: profiles before, between and after the repeats."""
+        """Names of all parts in their order. A run has a round of the profile before it."""
         names = ["profile/1"]
         names += [f"capacity/{scenario.name}" for scenario in self.scenarios]
         for repeat in range(1, self.repeats + 1):
@@ -64,8 +64,7 @@ class FidelitySetting:
                 for scenario in self.scenarios
                 for factor in scenario.load_factors
             ]
-            names.append(f"profile/{repeat + 1}")
-        return names
+        return [*names, "profile/2"]
 
     def num_requests(self, scenario: Scenario, capacity_per_s: float) -> int:
         """As many as take about `seconds` at full capacity."""

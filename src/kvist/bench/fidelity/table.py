@@ -12,14 +12,16 @@ from kvist.report import Report, bar_plot
 Document = Mapping[str, Any]  # Any: what JSON holds
 
 HEADERS = ("load", "load factor", "", "measured", "spread", "predicted", "error")
-GOAL_HEADERS = ("goal", "bound", "median error", "worst", "cells within", "")
+GOAL_HEADERS = ("goal", "bound", "median error", "worst", "median spread", "cells within", "")
 CELL_HEADERS = ("load", "load factor", "requests", "repeats", "steps: measured / predicted", "others", "client CPU")
 PLOTTED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "output_throughput")
 
 
 def text_lines(document: Document) -> Iterator[str]:
-    yield from _text_table(GOAL_HEADERS, goal_rows(document["goals"]))
-    yield ""
+    for title, goals in verdicts(document):
+        yield title
+        yield from _text_table(GOAL_HEADERS, goal_rows(goals))
+        yield ""
     yield from _text_table(HEADERS, metric_rows(document["cells"]))
     yield ""
     yield from _text_table(CELL_HEADERS, cell_rows(document["cells"]))
@@ -30,12 +32,11 @@ def markdown_lines(document: Document) -> Iterator[str]:
     """The generated part of docs/fidelity.md."""
     yield origin(document)
     yield ""
-    yield from _markdown_table(GOAL_HEADERS, goal_rows(document["goals"]))
-    yield ""
-    yield "The same by the first profile alone, without those that were taken between and after the runs:"
-    yield ""
-    yield from _markdown_table(GOAL_HEADERS, goal_rows(document["goals_by_first_profile"]))
-    yield ""
+    for title, goals in verdicts(document):
+        yield title
+        yield ""
+        yield from _markdown_table(GOAL_HEADERS, goal_rows(goals))
+        yield ""
     yield from _markdown_table(HEADERS, metric_rows(document["cells"]))
     yield ""
     yield from _markdown_table(CELL_HEADERS, cell_rows(document["cells"]))
@@ -47,14 +48,22 @@ def markdown_lines(document: Document) -> Iterator[str]:
 def origin(document: Document) -> str:
     """What was measured where, in sentences."""
     machine, setup, profile = document["machine"], document["setup"], document["profile"]
+    levels = profile["round_levels"]
     return (
         f"{setup['model']} on {machine['cpu']}, {machine['num_cores_granted']} cores granted, "
-        f"executor {setup['executor']}; policy {setup['policy']}, at most {setup['max_num_batched_tokens']} tokens and "
-        f"{setup['max_num_seqs']} requests in a step; {setup['repeats']} repeats. {profile['number']} profiles: "
-        f"9 of 10 steps within {profile['error']:.1%}, the same steps {profile['drift']:+.1%} at the end, a step "
-        f"usually {profile['usual'] - 1.0:.1%} longer than at its shortest. Commit {document['commit'][:12]}; "
-        f"{document['date'][:10]}."
+        f"executor {setup['executor']}; policy {setup['policy']}, steps of at most {setup['max_num_batched_tokens']} "
+        f"tokens and {setup['max_num_seqs']} requests; {setup['repeats']} repeats. "
+        f"Profile of {len(levels)} rounds, from {min(levels) - 1.0:+.0%} to {max(levels) - 1.0:+.0%} of their mean: "
+        f"the machine's own drift; 9 of 10 steps within {profile['error']:.1%}. "
+        f"Commit {document['commit'][:12]}; {document['date'][:10]}."
     )
+
+
+def verdicts(document: Document) -> Iterator[tuple[str, Sequence[Document]]]:
+    """How the goals are kept, by what the prediction was made from."""
+    yield "Predicted from the profile:", document["goals"]
+    yield "From the first profile alone, without rounds between and after the runs:", document["goals_by_first_profile"]
+    yield "At the mean speed of each run's own steps, to tell drift from the rest:", document["goals_at_run_speed"]
 
 
 def goal_rows(goals: Sequence[Document]) -> list[list[str]]:
@@ -64,6 +73,7 @@ def goal_rows(goals: Sequence[Document]) -> list[list[str]]:
             f"{goal['bound']:.0%}" + (f" or {goal['or_spread']:g}x the spread" if goal["or_spread"] else ""),
             f"{goal['median_error']:.1%}",
             f"{goal['worst_error']:.1%}",
+            "-" if goal["median_spread"] is None else f"{goal['median_spread']:.1%}",
             f"{goal['cells_within']} of {goal['cells']}",
             "met" if goal["is_met"] else "missed",
         ]
@@ -93,7 +103,7 @@ def cell_rows(cells: Sequence[Document]) -> list[list[str]]:
             factor_of(cell),
             str(cell["requests"]),
             f"{cell['repeats_counted']} of {cell['repeats']}",
-            f"{cell['step_time_ratio']:.3f}",
+            " ".join(f"{ratio:.2f}" for ratio in cell["step_time_ratios"]),
             "-" if cell["others_share"] is None else f"{cell['others_share']:.1%}",
             f"{cell['client_cpu_share']:.1%}",
         ]
@@ -116,7 +126,8 @@ def write_report(path: Path, document: Document) -> None:
     facts = {name: str(document[name]) for name in ("command", "commit", "date")}
     report = Report("Predicted and measured", facts=facts)
     report.add_text(origin(document))
-    report.add_table(GOAL_HEADERS, goal_rows(document["goals"]))
+    for title, goals in verdicts(document):
+        report.add_table(GOAL_HEADERS, goal_rows(goals), caption=title)
     for metric in METRICS:
         if metric.field in PLOTTED:
             found = [

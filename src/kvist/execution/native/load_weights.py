@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvist.core.model_spec import ModelSpec
 from kvist.execution.native import _native
+from kvist.execution.native.huge_pages import huge_room
+from kvist.execution.native.packed_file import ALIGNMENT
 from kvist.execution.native.packed_weights import Matrix, Packing, Weight, packing_of, widened
 from kvist.execution.native.weight_cache import WeightCache, cache_key
 from kvist.models.registry import Model
@@ -79,7 +82,7 @@ def _packed_arrays(
 def _pack(
     checkpoint: Checkpoint, to_pack: Mapping[str, Packing], progress: Progress | None, num_threads: int
 ) -> dict[str, Bytes]:
-    arrays = {name: np.empty(packing.num_bytes, np.uint8) for name, packing in to_pack.items()}
+    arrays = _rooms({name: packing.num_bytes for name, packing in to_pack.items()})
     total = sum(packing.num_bytes for packing in to_pack.values())
     pieces = [piece for name, packing in to_pack.items() for piece in packing.pieces(arrays[name], PIECE_BYTES)]
     done = dropped = 0
@@ -92,6 +95,13 @@ def _pack(
             if progress is not None:
                 progress(done, total)
     return arrays
+
+
+def _rooms(sizes: Mapping[str, int]) -> dict[str, Bytes]:
+    """Memory for each, in order, in one piece."""
+    ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()))
+    room = huge_room(ends[-1]) if ends else np.empty(0, np.uint8)
+    return {name: room[begin : begin + sizes[name]] for name, begin in zip(sizes, [0, *ends], strict=False)}
 
 
 def _write(piece: tuple[Packing, Bytes]) -> int:

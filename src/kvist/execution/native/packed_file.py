@@ -1,4 +1,4 @@
-"""Packed weights as one file, written whole and mapped read-only afterwards. Knows arrays by name, not models.
+"""Packed weights as one file, written whole and read or mapped afterwards. Knows arrays by name, not models.
 
 Layout: magic, version of this layout, length and checksum of the header, the header, padding, then the arrays, each at
 a multiple of ALIGNMENT. The header (MessagePack) says what the file was made from and where each array lies. A reader
@@ -16,12 +16,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from kvist.core.errors import CheckpointError
+from kvist.execution.native.huge_pages import Bytes, read_to_huge_pages
 from kvist.weights.atomic_file import write_atomically
-
-Bytes = NDArray[np.uint8]
 
 FILE_VERSION = 1
 ALIGNMENT = 4096
@@ -61,21 +59,27 @@ def write_packed_file(path: Path, key: str, arrays: Mapping[str, Bytes]) -> None
         os.fsync(file.fileno())  # a name must not come to stand for bytes that were never written
 
 
-def map_packed_file(path: Path, key: str, sizes: Mapping[str, int], *, verify: bool) -> dict[str, Bytes]:
-    """Map the arrays that `sizes` names with their bytes, read-only. The pages are shared with all who map the file.
+def load_packed_file(
+    path: Path, key: str, sizes: Mapping[str, int], *, verify: bool, max_copied_bytes: int
+) -> dict[str, Bytes]:
+    """The arrays that `sizes` names with their bytes.
 
-    verify: compare all checksums, which reads everything. Raises FileNotFoundError if there is no such file, and
-    CheckpointError if it is not, whole and in every place, the file that was written for `key`.
+    A file of at most `max_copied_bytes` is read into huge pages; a larger one is mapped, read-only, and its pages are
+    shared with all who map it. verify: compare all checksums, which reads everything. Raises FileNotFoundError if
+    there is no such file, and CheckpointError if it is not, whole and in every place, the file that was written for
+    `key`.
     """
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         try:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except ValueError as error:
             raise CheckpointError(f"{path} is empty") from error
-    data = np.frombuffer(mapped, np.uint8)
-    header, begin = _read_header(path, data)
-    if header.key != key:
-        raise CheckpointError(f"{path} was made from another checkpoint or by another version")
+        data = np.frombuffer(mapped, np.uint8)
+        header, begin = _read_header(path, data)
+        if header.key != key:
+            raise CheckpointError(f"{path} was made from another checkpoint or by another version")
+        if header.file_bytes == len(data) <= max_copied_bytes:
+            data = read_to_huge_pages(file, len(data))
     if header.file_bytes != len(data):
         raise CheckpointError(f"{path} has {len(data)} bytes, {header.file_bytes} were written")
     if {stored.name: stored.num_bytes for stored in header.arrays} != sizes or len(header.arrays) != len(sizes):

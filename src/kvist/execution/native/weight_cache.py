@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvist.core.errors import CheckpointError
-from kvist.execution.native.packed_file import Bytes, map_packed_file, write_packed_file
+from kvist.execution.native.huge_pages import Bytes
+from kvist.execution.native.packed_file import load_packed_file, write_packed_file
 from kvist.weights.checkpoint import Checkpoint
 from kvist.weights.mapped_files import header_digest
 
@@ -29,22 +30,32 @@ log = logging.getLogger(__name__)
 class WeightCache:
     """At most `max_bytes` of packed weights in `folder`; the least recently used file goes first.
 
-    verify: compare checksums with every use. Nothing here fails a start: what cannot be read or written is packed.
+    verify: compare checksums with every use. max_copied_bytes: larger ones are mapped, and not read into memory of
+    their own. Nothing here fails a start: what cannot be read or written is packed.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, *, verify: bool = False, min_bytes: int = MIN_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        *,
+        verify: bool = False,
+        min_bytes: int = MIN_BYTES,
+        max_copied_bytes: int = 0,
+    ) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._min_bytes = min_bytes
         self._verify = verify
+        self._max_copied_bytes = max_copied_bytes
 
     def load(self, key: str, sizes: Mapping[str, int]) -> dict[str, Bytes] | None:
-        """Map what was kept under `key`: arrays by name, of the bytes that `sizes` says. None if that is not there."""
+        """Load what was kept under `key`: arrays by name, of the bytes that `sizes` says. None if that is not there."""
         path = self._path(key)
         if self._max_bytes == 0:
             return None
         try:
-            arrays = map_packed_file(path, key, sizes, verify=self._verify)
+            arrays = load_packed_file(path, key, sizes, verify=self._verify, max_copied_bytes=self._max_copied_bytes)
             os.utime(path)  # marks it as used
         except FileNotFoundError:
             return None

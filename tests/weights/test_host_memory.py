@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvist.runtime.host_memory import free_memory_bytes
+from kvist.weights.host_memory import free_memory_bytes
 
 KIB = 1024
 GIB = 1 << 30
@@ -77,7 +77,7 @@ def test_a_limit_on_the_address_space_counts() -> None:
     # In a process of its own, for it must live under the limit.
     program = (
         "import resource\n"
-        "from kvist.runtime.host_memory import free_memory_bytes\n"
+        "from kvist.weights.host_memory import free_memory_bytes\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB}))\n"
         "print(free_memory_bytes())\n"
     )
