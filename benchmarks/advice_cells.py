@@ -8,6 +8,7 @@ Run: python -m benchmarks.advice_cells [SCENARIO/SIZE ...]
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result_file import RESULTS, take_no_options, write_result
+from benchmarks.result_file import RESULTS, write_result
 from kvist.cli.main import main as kvist
 
 NAME = "advice_cells"
@@ -32,11 +33,11 @@ class Size:
 
 
 SIZES = {
-    "small": Size(model="llama-3.2-3b", device="L40S", num_devices=2, cluster_devices=8),
-    "medium": Size(model="qwen2.5-14b", device="A100-80GB-SXM", num_devices=4, cluster_devices=16),
-    "large": Size(model="llama-3.1-70b", device="H100-80GB-SXM", num_devices=8, cluster_devices=32),
+    "small": Size(model="llama-3.2-3b", device="L40S", num_devices=2, cluster_devices=4),
+    "medium": Size(model="qwen2.5-14b", device="A100-80GB-SXM", num_devices=4, cluster_devices=8),
+    "large": Size(model="llama-3.1-70b", device="H100-80GB-SXM", num_devices=8, cluster_devices=16),
 }
-NUM_PROMPTS = {"chat": 200, "long-prompt": 100, "multi-turn": 180, "large-cluster": 160}
+NUM_PROMPTS = {"chat": 200, "long-prompt": 80, "multi-turn": 120, "large-cluster": 40}
 CELLS = [f"{scenario}/{size}" for scenario in NUM_PROMPTS for size in SIZES]
 
 
@@ -68,11 +69,15 @@ KEPT = (
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or CELLS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], metavar="SCENARIO/SIZE", help="default: all")
+    chosen = parser.parse_args().cells or CELLS
     path = RESULTS / f"{NAME}.json"
-    cells: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
     for cell in chosen:
-        cells[cell] = measure(cell)
+        document = measure(cell)
+        # Read late: others may have been made meanwhile.
+        cells: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
+        cells[cell] = document
         sys.stderr.write(f"{cell}: {cells[cell]['final']['setup']}\n")
         results: dict[str, object] = {name: cells[name] for name in CELLS if name in cells}
         write_result(
@@ -85,5 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    take_no_options(__doc__)
     main()

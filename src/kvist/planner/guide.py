@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kvist.planner.advisor import Advice
 
+TENSOR_PARALLELISM = "tensor parallelism"
 LARGE_PARAMETERS, MEDIUM_PARAMETERS = 30e9, 7e9
 
 
@@ -88,6 +89,8 @@ def compared_with_guide(advice: Advice, recommended: Sequence[str]) -> list[str]
                     f"the guide names {name}: by itself it changes what can be served by {gain:+.0%} where it is "
                     "taken, before what comes after it"
                 )
+        elif name == TENSOR_PARALLELISM and _ranks(advice) > 1:
+            lines.append(f"agrees with the guide on {name}: a replica needs {_ranks(advice)} devices from the start")
         elif name in refused:
             lines.append(f"disagrees with the guide on {name}: it {refused[name].why}")
         else:
@@ -99,6 +102,12 @@ def compared_with_guide(advice: Advice, recommended: Sequence[str]) -> list[str]
         if each.stage is not None and _family(each.technique.name) not in families
     ]
     return lines
+
+
+def _ranks(advice: Advice) -> int:
+    """Devices that share each operation in the baseline."""
+    shape = advice.baseline.candidate.mixed
+    return 1 if shape is None else shape.tensor_parallel_size
 
 
 def _family(name: str) -> str:
