@@ -13,6 +13,7 @@ from kvist.bench.fidelity.comparison import GOALS, METRICS, Goal, compared_row, 
 from kvist.bench.fidelity.disturbance import CpuTimes, Surroundings, read_cpu_times, surroundings
 from kvist.bench.fidelity.parts import Parts
 from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
+from kvist.bench.fidelity.session import speed_level
 from kvist.bench.fidelity.setting import FidelitySetting, Scenario, scenarios, simulated_cluster
 from kvist.bench.host_time import HostTime
 from kvist.bench.policy_comparison import served_requests
@@ -108,6 +109,18 @@ def test_rounds_between_profiles_count_as_much_and_drift_is_told() -> None:
     assert both.drift == pytest.approx(0.2)
     assert both.host_s == pytest.approx(2e-4)
     assert round_levels([slower(1.0), slower(1.2)]) == pytest.approx([1 / 1.1, 1.2 / 1.1])
+
+
+def test_a_run_is_predicted_at_the_speed_of_the_quiet_rounds_beside_it() -> None:
+    seconds = [point.seconds for point in table().points]
+    quiet = {"others_share": 0.0, "steal_share": 0.0, "probe_s": [0.01, 0.01]}
+    busy = {**quiet, "others_share": 0.5}
+    run = {
+        "rounds_beside": [[1.2 * each for each in seconds], [9.0 * each for each in seconds]],
+        "beside_surroundings": [quiet, busy],
+    }
+    assert speed_level(run, table(), 0.01) == pytest.approx(1.2)
+    assert speed_level({**run, "beside_surroundings": [busy, busy]}, table(), 0.01) == 1.0
 
 
 def test_a_step_takes_the_mean_of_its_times_and_one_that_was_held_up_counts_little() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
 EXIT_PARTS_LEFT = 3
 REPEATS, QUICK_REPEATS = 3, 1
-RUN_S, QUICK_RUN_S = 14.0, 2.0
+RUN_S, QUICK_RUN_S = 12.0, 2.0
 PROFILE_S, QUICK_PROFILE_S = 20.0, 2.0
 RETRIES = 2
 QUICK_LOAD_FACTORS = (0.7, 1.2)

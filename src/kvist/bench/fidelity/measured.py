@@ -76,13 +76,14 @@ class MeasuredEngine:
         }
 
     def play(self, scenario: Scenario, records: Sequence[TraceRecord]) -> Document:
-        """A round of the profile, then the load: `result` in the fields of `kvist bench serve`, steps, surroundings."""
+        """The load between two rounds of the profile: `result` as of `kvist bench serve`, steps, surroundings."""
         for record in records:  # made before the clock runs: the simulated engine has no texts to make
             for part in record.prompt:
                 if isinstance(part, TextPart):
                     self._texts.tokens(part)
-        one_round, around_round = self._watched(self._grid.time_round)
+        before, around_before = self._watched(self._grid.time_round)
         run, around = self._watched(lambda: self._run(scenario, records))
+        after, around_after = self._watched(self._grid.time_round)
         result = benchmark_result(
             served_requests(run),
             duration_s=run.elapsed_s,
@@ -95,8 +96,8 @@ class MeasuredEngine:
             "surroundings": msgspec.to_builtins(around),
             "step_s": [step.step_time_s for step in run.steps],
             "works": [list(astuple(work)) for work in run.works],
-            "round": one_round,
-            "round_surroundings": msgspec.to_builtins(around_round),
+            "rounds_beside": [before, after],
+            "beside_surroundings": msgspec.to_builtins([around_before, around_after]),
         }
 
     def _watched(self, do: Callable[[], _Result]) -> tuple[_Result, Surroundings]:

@@ -106,7 +106,8 @@ class FidelitySession:
         """What the finished parts say. Needs the first profile and all capacities."""
         done = [self._parts[name] for name in self._setting.parts if name in self._parts]
         usual_probe_s = statistics.median(seconds for part in done for seconds in _surroundings(part).probe_s)
-        profiles, rounds = _quiet_profiles(done, usual_probe_s), _quiet_rounds(done, usual_probe_s)
+        profiles = _quiet_profiles(done, usual_probe_s)
+        rounds = [one for part in done if "rounds_beside" in part for one in _quiet_rounds(part, usual_probe_s)]
         table = profile_of(profiles, rounds, name=self._model)
         first_table = profile_of(profiles[:1], [], name=self._model)
         cells = [
@@ -152,6 +153,7 @@ class FidelitySession:
         cluster = simulated_cluster(
             scenario, self._setting.scheduler, block_size=self._block_size, max_model_len=self._max_model_len
         )
+        levels = [speed_level(run, table, usual_probe_s) for run in counted]
         ratios = [step_time_ratio(table, run["works"], run["step_s"]) for run in counted]
         return {
             "scenario": scenario.name,
@@ -165,8 +167,9 @@ class FidelitySession:
             "disturbed": [found for found in faults if found],
             "others_share": _mean([run["surroundings"]["others_share"] for run in counted]),
             "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in counted]),
+            "speed_levels": levels,
             "step_time_ratios": ratios,
-            "rows": _rows(results, [predict(table, cluster, records)]),
+            "rows": _rows(results, [predict(table, cluster, records, scale=each) for each in levels]),
             "rows_by_first_profile": _rows(results, [predict(first_table, cluster, records)]),
             "rows_at_run_speed": _rows(results, [predict(table, cluster, records, scale=each) for each in ratios]),
         }
@@ -182,13 +185,20 @@ def _quiet_profiles(done: Sequence[Document], usual_probe_s: float) -> list[Docu
     return [part for part in profiles if not _surroundings(part).faults(usual_probe_s)] or profiles
 
 
-def _quiet_rounds(done: Sequence[Document], usual_probe_s: float) -> list[list[float]]:
-    """Of the rounds between the profiles those that nothing disturbed."""
-    return [
-        part["round"]
-        for part in done
-        if "round" in part and not msgspec.convert(part["round_surroundings"], Surroundings).faults(usual_probe_s)
+def _quiet_rounds(run: Document, usual_probe_s: float) -> list[list[float]]:
+    """Of the rounds beside a run those that nothing disturbed."""
+    beside = zip(run["rounds_beside"], msgspec.convert(run["beside_surroundings"], list[Surroundings]), strict=True)
+    return [one for one, around in beside if not around.faults(usual_probe_s)]
+
+
+def speed_level(run: Document, table: ProfileTable, usual_probe_s: float) -> float:
+    """How long steps took just before and after the run, as a multiple of the profile; 1 if both were disturbed."""
+    levels = [
+        seconds / point.seconds
+        for one in _quiet_rounds(run, usual_probe_s)
+        for seconds, point in zip(one, table.points, strict=True)
     ]
+    return statistics.fmean(levels) if levels else 1.0
 
 
 def _surroundings(part: Document) -> Surroundings:

@@ -55,7 +55,7 @@ class FidelitySetting:
 
     @property
     def parts(self) -> list[str]:
-        """Names of all parts in their order. A run has a round of the profile before it."""
+        """Names of all parts in their order. A run has a round of the profile before and after it."""
         names = ["profile/1"]
         names += [f"capacity/{scenario.name}" for scenario in self.scenarios]
         for repeat in range(1, self.repeats + 1):
