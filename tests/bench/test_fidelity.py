@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import msgspec
@@ -160,6 +160,7 @@ def test_profiles_stand_before_and_after_the_repeats() -> None:
     setting = FidelitySetting(scenarios=[CHAT], scheduler=SCHEDULER, repeats=2, seconds=1.0, profile_s=1.0)
     expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "run/chat/0.7/2", "profile/2"]
     assert setting.parts == expected
+    assert replace(setting, is_quick=True).parts == expected[:-1]
     assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
         "chat",
         "chat, small pool",

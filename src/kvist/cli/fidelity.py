@@ -144,7 +144,7 @@ def _setting(arguments: argparse.Namespace) -> FidelitySetting:
         repeats=arguments.repeats or (QUICK_REPEATS if quick else REPEATS),
         seconds=arguments.seconds_per_run or (QUICK_RUN_S if quick else RUN_S),
         profile_s=QUICK_PROFILE_S if quick else PROFILE_S,
-        thins_profile=quick,
+        is_quick=quick,
         retries=(0 if quick else RETRIES) if retries is None else retries,
     )
 
@@ -173,7 +173,6 @@ def _measure(
             "max_num_seqs": scheduler.max_num_seqs,
             "repeats": setting.repeats,
             "seconds_per_run": setting.seconds,
-            "commit": source_version(),
             "parts": setting.parts,
         }
         session = FidelitySession(
@@ -189,6 +188,7 @@ def _measure(
                 MeasuredEngine(loaded, setting, clock),
                 clock,
                 max_seconds=float("inf") if arguments.max_seconds is None else arguments.max_seconds,
+                commit=source_version(),
                 say=_say,
             )
     finally:

@@ -53,11 +53,13 @@ class FidelitySession:
         clock: Clock,
         *,
         max_seconds: float,
+        commit: str,
         say: Callable[[str], None],
     ) -> None:
         """Do parts until all are done, or until the next would begin after `max_seconds`.
 
-        A part that was disturbed is done again, up to `retries` times. The quietest try counts, whatever it measured.
+        commit: of the code that runs. A part that was disturbed is done again, up to `retries` times. The quietest try
+        counts, whatever it measured.
         """
         begun_s = clock.now_s()
         names = self._setting.parts
@@ -66,7 +68,7 @@ class FidelitySession:
                 if clock.now_s() - begun_s >= max_seconds:
                     return
                 say(f"{names.index(name) + 1} of {len(names)}: {name}")
-                self._keep(name, self._do(name, engine))
+                self._keep(name, {**self._do(name, engine), "commit": commit})
 
     def _keep(self, name: str, part: Document) -> None:
         attempts = 1
@@ -117,6 +119,7 @@ class FidelitySession:
             if (cell := self._cell(scenario, load_factor, table, first_table, usual_probe_s)) is not None
         ]
         return {
+            "commits": list(dict.fromkeys(part["commit"] for part in done)),
             "profile": {
                 "round_levels": round_levels([*(one for found in profiles for one in found["rounds"]), *rounds]),
                 "error": table.error,

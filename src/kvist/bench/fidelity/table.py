@@ -57,7 +57,7 @@ def origin(document: Document) -> str:
         f"tokens and {setup['max_num_seqs']} requests; {setup['repeats']} repeats. "
         f"Profile of {len(levels)} rounds, from {min(levels) - 1.0:+.0%} to {max(levels) - 1.0:+.0%} of their mean: "
         f"the machine's own drift; 9 of 10 steps within {profile['error']:.1%}. "
-        f"Commit {document['commit'][:12]}; {document['date'][:10]}."
+        f"Commit {', '.join(commit[:12] for commit in document['commits'])}; {document['date'][:10]}."
     )
 
 
