@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.result_file import RESULTS, write_result
 from kvist.bench.loaded_model import load_model
-from kvist.bench.policy_comparison import compare_policies, measure_capacity, served_requests, shortened
+from kvist.bench.policy_comparison import compare_policies, measure_capacity, served_requests
 from kvist.bench.policy_engines import RealPolicyEngine, Variant, VirtualPolicyEngine
 from kvist.bench.unloaded_latency import levels_of, targets_of
 from kvist.config.engine_config import EngineConfig
@@ -32,6 +32,7 @@ from kvist.costmodel.linear_step_time import LinearStepTime
 from kvist.metrics.served_request import ServedRequest
 from kvist.weights.fetch import resolve_model
 from kvist.workload.load_file import ServiceLevel, frozen_loads
+from kvist.workload.shortening import shortened
 
 MACHINES = {
     "small model on two cores": LinearStepTime(

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from benchmarks.result_file import RESULTS, take_no_options, write_result
 from kvist.bench.loaded_model import load_model
-from kvist.bench.policy_comparison import shortened
 from kvist.bench.policy_engines import RealPolicyEngine, Variant
 from kvist.config.engine_config import EngineConfig
 from kvist.config.model_config import ModelConfig
@@ -25,6 +24,7 @@ from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.weights.fetch import resolve_model
 from kvist.workload.load_file import frozen_loads
+from kvist.workload.shortening import shortened
 
 RUNS = (  # load, share of it, requests per second, policy, token budget
     ("chat", 0.06, 4.0, "chunked_prefill", 128),

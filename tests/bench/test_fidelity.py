@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from kvist.bench.fidelity.comparison import GOALS, METRICS, Goal, compared_row, 
 from kvist.bench.fidelity.disturbance import CpuTimes, Surroundings, read_cpu_times, surroundings
 from kvist.bench.fidelity.parts import Parts
 from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
+from kvist.bench.fidelity.session import speed_level
 from kvist.bench.fidelity.setting import FidelitySetting, Scenario, scenarios, simulated_cluster
 from kvist.bench.host_time import HostTime
 from kvist.bench.policy_comparison import served_requests
@@ -110,6 +111,18 @@ def test_rounds_between_profiles_count_as_much_and_drift_is_told() -> None:
     assert round_levels([slower(1.0), slower(1.2)]) == pytest.approx([1 / 1.1, 1.2 / 1.1])
 
 
+def test_a_run_is_predicted_at_the_speed_of_the_quiet_rounds_beside_it() -> None:
+    seconds = [point.seconds for point in table().points]
+    quiet = {"others_share": 0.0, "steal_share": 0.0, "probe_s": [0.01, 0.01]}
+    busy = {**quiet, "others_share": 0.5}
+    run = {
+        "rounds_beside": [[1.2 * each for each in seconds], [9.0 * each for each in seconds]],
+        "beside_surroundings": [quiet, busy],
+    }
+    assert speed_level(run, table(), 0.01) == pytest.approx(1.2)
+    assert speed_level({**run, "beside_surroundings": [busy, busy]}, table(), 0.01) == 1.0
+
+
 def test_a_step_takes_the_mean_of_its_times_and_one_that_was_held_up_counts_little() -> None:
     assert usual_s([1.0, 1.1, 1.2]) == pytest.approx(1.1)
     assert usual_s([1.0, 1.0, 1.0, 100.0]) == pytest.approx(1.25)
@@ -147,6 +160,7 @@ def test_profiles_stand_before_and_after_the_repeats() -> None:
     setting = FidelitySetting(scenarios=[CHAT], scheduler=SCHEDULER, repeats=2, seconds=1.0, profile_s=1.0)
     expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "run/chat/0.7/2", "profile/2"]
     assert setting.parts == expected
+    assert replace(setting, is_quick=True).parts == expected[:-1]
     assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
         "chat",
         "chat, small pool",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
-from kvist.bench.policy_comparison import served_requests, shortened
+from kvist.bench.policy_comparison import served_requests
 from kvist.bench.unloaded_latency import levels_of, measured_latency, targets_of
 from kvist.metrics.served_request import Targets
 from kvist.metrics.unloaded_latency import UnloadedLatency
 from kvist.workload.load_file import ServiceLevel, frozen_loads
+from kvist.workload.shortening import shortened
 from kvist.workload.trace_record import TextPart, TraceRecord
 
 
 def test_a_shortened_load_has_a_share_of_requests_or_of_seconds() -> None:
     loads = frozen_loads()
     assert len(shortened(loads.load("chat"), 0.1).records(capacity_per_s=1.0)) == 24
+    assert len(shortened(loads.load("chat"), 0.01, least=40).records(capacity_per_s=1.0)) == 40
+    assert len(shortened(loads.load("fixed_16"), 0.1, least=40).records(capacity_per_s=1.0)) == 16  # it has no more
     whole = loads.load("changing").records(capacity_per_s=5.0)
     part = shortened(loads.load("changing"), 0.25).records(capacity_per_s=5.0)
     assert part[-1].arrival_s < 20.0

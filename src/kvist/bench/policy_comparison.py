@@ -14,12 +14,9 @@ from kvist.bench.load_run import LoadRun, RequestRun, TargetsOf
 from kvist.bench.policy_engines import PolicyEngine, Variant
 from kvist.metrics.benchmark_result import ServerChange, benchmark_result
 from kvist.metrics.served_request import Outcome, ServedRequest
-from kvist.workload.load_file import Load
-from kvist.workload.single_turn import Changing
 from kvist.workload.trace_record import TraceRecord
 
 BASELINE = Variant("chunked_prefill", 512)  # whose capacity a load's rate is a share of, at most with this budget
-COUNTS = ("num_requests", "num_sessions", "roots")  # what a load has many of, by its shape
 COMPARED = (
     "output_throughput", "request_goodput", "slo_attainment", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms",
     "p99_tpot_ms", "p99_itl_ms", "duration",
@@ -51,15 +48,6 @@ class PolicyComparison:
     capacity_per_s: float
     runs: list[PolicyRuns]
     equal_outputs: bool
-
-
-def shortened(load: Load, share: float) -> Load:
-    """The load with a share of its requests, or of its seconds where its rate changes with time."""
-    if isinstance(load.shape, Changing):
-        segments = tuple(replace(segment, seconds=segment.seconds * share) for segment in load.shape.segments)
-        return replace(load, shape=replace(load.shape, segments=segments))
-    counts = {name: max(round(getattr(load.shape, name) * share), 1) for name in COUNTS if hasattr(load.shape, name)}
-    return replace(load, shape=replace(load.shape, **counts))
 
 
 def measure_capacity(engine: PolicyEngine, records: Sequence[TraceRecord], token_budget: int) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kvist.cli.model_source import add_config_file_argument, find_model
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.cli.policy_table import policy_lines, write_policy_report
+from kvist.cli.size_arguments import add_size_arguments, num_repeats
 from kvist.config.arguments import add_config_arguments, number, whole_number
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import EngineConfig, ExecutorConfig
@@ -27,6 +28,7 @@ from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 from kvist.costmodel.linear_step_time import LinearStepTime, linear_step_time
 from kvist.workload.load_file import Load, LoadFile, ServiceLevel, frozen_loads, read_load_file
+from kvist.workload.shortening import shortened
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from kvist.bench.policy_engines import PolicyEngine, Variant
 
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
-REPEATS = 3
 DRAFT_CAPACITY = 2.0  # requests per second for which memory is laid out: a load that changes has more of them at more
 QUICK_SHARE = 0.04
 SMALL_MACHINE = LinearStepTime(  # about a model of 135M parameters on two cores
@@ -66,15 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most requests running at once (default: 64)",
     )
-    parser.add_argument(
-        "--repeats",
-        type=whole_number("--repeats", low=1),
-        metavar="N",
-        help=f"runs of each (default: {REPEATS}; 1 with --quick and --virtual)",
-    )
-    parser.add_argument(
-        "--scale", type=number("--scale", low=0.001), metavar="SHARE", help="of the load's requests, or of its seconds"
-    )
+    add_size_arguments(parser, once_with="--quick and --virtual")
     parser.add_argument(
         "--capacity",
         type=number("--capacity", low=1e-9),
@@ -147,8 +140,6 @@ def _result(arguments: argparse.Namespace, comparison: PolicyComparison) -> dict
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Load, ServiceLevel]:
-    from kvist.bench.policy_comparison import shortened
-
     loads: LoadFile = frozen_loads() if arguments.load_file is None else read_load_file(arguments.load_file)
     load = loads.load(arguments.load)
     share = arguments.scale or (QUICK_SHARE if arguments.quick else 1.0)
@@ -222,9 +213,7 @@ def _step_times(path: Path) -> LinearStepTime:
 
 
 def _repeats(arguments: argparse.Namespace) -> int:
-    once = arguments.quick or arguments.virtual is not None
-    repeats: int = arguments.repeats or (1 if once else REPEATS)
-    return repeats
+    return num_repeats(arguments, is_once=arguments.quick or arguments.virtual is not None)
 
 
 def _policies(text: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
 EXIT_PARTS_LEFT = 3
 REPEATS, QUICK_REPEATS = 3, 1
-RUN_S, QUICK_RUN_S = 14.0, 2.0
+RUN_S, QUICK_RUN_S = 12.0, 2.0
 PROFILE_S, QUICK_PROFILE_S = 20.0, 2.0
 RETRIES = 2
 QUICK_LOAD_FACTORS = (0.7, 1.2)
@@ -144,7 +144,7 @@ def _setting(arguments: argparse.Namespace) -> FidelitySetting:
         repeats=arguments.repeats or (QUICK_REPEATS if quick else REPEATS),
         seconds=arguments.seconds_per_run or (QUICK_RUN_S if quick else RUN_S),
         profile_s=QUICK_PROFILE_S if quick else PROFILE_S,
-        thins_profile=quick,
+        is_quick=quick,
         retries=(0 if quick else RETRIES) if retries is None else retries,
     )
 
@@ -173,7 +173,6 @@ def _measure(
             "max_num_seqs": scheduler.max_num_seqs,
             "repeats": setting.repeats,
             "seconds_per_run": setting.seconds,
-            "commit": source_version(),
             "parts": setting.parts,
         }
         session = FidelitySession(
@@ -189,6 +188,7 @@ def _measure(
                 MeasuredEngine(loaded, setting, clock),
                 clock,
                 max_seconds=float("inf") if arguments.max_seconds is None else arguments.max_seconds,
+                commit=source_version(),
                 say=_say,
             )
     finally:

@@ -13,7 +13,8 @@ from typing import Any
 
 from kvist.cli.model_source import add_config_file_argument, find_model
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
-from kvist.config.arguments import add_config_arguments, number, whole_number
+from kvist.cli.size_arguments import add_size_arguments, num_repeats
+from kvist.config.arguments import add_config_arguments
 from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import ExecutorConfig
 from kvist.config.load import load_configs
@@ -25,7 +26,6 @@ from kvist.repro.setting import ReproSetting
 from kvist.repro.table import text_lines
 
 SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "executor": ExecutorConfig}
-REPEATS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     width = max(map(len, REPROS))
     parser.epilog = "\n".join(f"  {name:<{width}}  {repro.paper}" for name, repro in REPROS.items())
     parser.add_argument("name", metavar="NAME", help="which reproduction, or all")
-    parser.add_argument(
-        "--scale",
-        type=number("--scale", low=0.001),
-        default=1.0,
-        metavar="SHARE",
-        help="share of each load's requests (default: 1)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=whole_number("--repeats", low=1),
-        metavar="N",
-        help=f"runs of each configuration, interleaved (default: {REPEATS}; 1 with --quick)",
-    )
+    add_size_arguments(parser, once_with="--quick")
     parser.add_argument(
         "--results", type=Path, default=Path("docs/results.md"), metavar="FILE.md", help="where `all` writes its page"
     )
@@ -111,8 +99,8 @@ def _setting(arguments: argparse.Namespace, *, needs_model: bool) -> ReproSettin
         cache=configs["cache"],
         executor=configs["executor"],
         is_quick=arguments.quick,
-        scale=arguments.scale,
-        repeats=arguments.repeats or (1 if arguments.quick else REPEATS),
+        scale=arguments.scale or 1.0,
+        repeats=num_repeats(arguments, is_once=arguments.quick),
         say=lambda text: print(f"kvist repro: {text}", file=sys.stderr, flush=True),
     )
 

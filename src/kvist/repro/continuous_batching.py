@@ -47,19 +47,16 @@ def run(setting: ReproSetting) -> ReproResult:
             if not setting.is_quick and name == "chat":
                 capacity_per_s = max(each.requests_per_s for each in padded)
                 rows.append(_rated_row(engine, name, best, load.records(capacity_per_s=capacity_per_s)))
-    return ReproResult(
-        name="continuous-batching",
-        title="Orca: iteration-level batching",
+    return engine.result(
+        "continuous-batching",
+        "Orca: iteration-level batching",
         setup=(
             f"All requests at once, greedy, no prefix cache. Iteration-level: prefill_first, at most {MAX_NUM_SEQS}"
             " requests. Baseline: padded static batches, first come first served, of the size that is fastest here."
         ),
-        executor=engine.executor,
-        size=setting.size,
-        repeats=setting.repeats,
         rows=rows,
         plots=[BarPlot(title="Throughput", unit="output tokens/s", groups=list(QUICK), values=bars)],
-        notes=[NOTE, *engine.busy_notes()],
+        notes=[NOTE],
     )
 
 

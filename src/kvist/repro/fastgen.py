@@ -31,7 +31,7 @@ PROMPT_TOKENS, CONTEXT_TOKENS = 2048, 192  # of the unloaded figures
 
 RATES, QUICK_RATES = (0.7, 0.9, 1.1), (0.9,)
 STATED_RATE = 0.8  # of the load: its rates are scaled from that
-LEAST = 32  # requests, outside of quick runs
+LEAST = 24  # requests, outside of quick runs
 POOL_TOKENS = 65_536
 BUDGETS = (32, 64, 128, 256, 512)
 STEADY_DECODES = 8  # beside a chunk, when a budget is chosen
@@ -76,9 +76,9 @@ def run(setting: ReproSetting) -> ReproResult:
         runs = _play_rates(engine, load, rates, sorted(set(budgets.values())))
     rows = [_throughput_row(runs, asked, levels[asked], budget) for asked, budget in budgets.items()]
     smallest = min(budgets.values())
-    return ReproResult(
-        name="fastgen",
-        title="DeepSpeed-FastGen: SplitFuse",
+    return engine.result(
+        "fastgen",
+        "DeepSpeed-FastGen: SplitFuse",
         setup=(
             f"long_and_short; split_fuse with the tokens a step that keep each level, of {', '.join(map(str, BUDGETS))}"
             f" by timing steps; prefill_first with whole prompts (up to {WHOLE_BUDGET} tokens a step), at most"
@@ -86,12 +86,10 @@ def run(setting: ReproSetting) -> ReproResult:
             f" arrivals at {', '.join(map(str, rates))} of prefill_first's capacity. Unloaded: {prompt_per_s:.0f}"
             f" prompt tokens/s, {answer_per_s:.0f} output tokens/s."
         ),
-        executor=engine.executor,
-        size=setting.size,
         repeats=1,
         rows=[*rows, *_latency_rows(runs, rates, smallest)],
         plots=[_plot(runs, asked, level, rates) for asked, level in levels.items()],
-        notes=[NOTE, *engine.busy_notes()],
+        notes=[NOTE],
     )
 
 

@@ -14,6 +14,8 @@ from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.execution.threads import granted_cores
 from kvist.kvcache.kv_cache import KVCache
+from kvist.repro.result import BarPlot, ReproResult
+from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
 from kvist.runtime.real_clock import RealClock
 from kvist.scheduler.drafting import Speculator
@@ -106,6 +108,30 @@ class MeasuredEngine:
             self._cpu_s += run.cpu_s
             self._elapsed_s += run.elapsed_s
         return run
+
+    def result(
+        self,
+        name: str,
+        title: str,
+        *,
+        setup: str,
+        rows: Sequence[ReproRow],
+        plots: Sequence[BarPlot],
+        notes: Sequence[str],
+        repeats: int | None = None,
+    ) -> ReproResult:
+        """What was found on this engine, and whether the machine was busy. repeats: None for the setting's."""
+        return ReproResult(
+            name=name,
+            title=title,
+            setup=setup,
+            executor=self.executor,
+            size=self._setting.size,
+            repeats=self._setting.repeats if repeats is None else repeats,
+            rows=rows,
+            plots=plots,
+            notes=[*notes, *self.busy_notes()],
+        )
 
     def busy_notes(self) -> list[str]:
         """A note for the reader if other work took much of the machine from these runs."""

@@ -70,19 +70,16 @@ def run(setting: ReproSetting) -> ReproResult:
             num_regions * regions["parallel_samples"],
             samples.temperature,
         )
-    return ReproResult(
-        name="paged",
-        title="PagedAttention: KV memory in blocks",
+    return engine.result(
+        "paged",
+        "PagedAttention: KV memory in blocks",
         setup=(
             f"All requests at once, chunked_prefill, {TOKEN_BUDGET} tokens a step, at most {MAX_NUM_SEQS} requests"
             " running, no prefix cache. Baseline: the same pool in contiguous regions, one per request."
         ),
-        executor=engine.executor,
-        size=setting.size,
-        repeats=setting.repeats,
         rows=rows,
         plots=[BarPlot(title="Requests running at once", unit="requests", groups=list(names), values=bars)],
-        notes=[NOTE, *engine.busy_notes()],
+        notes=[NOTE],
     )
 
 

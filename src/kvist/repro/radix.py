@@ -65,19 +65,16 @@ def run(setting: ReproSetting) -> ReproResult:
         setting.say("hit shares of the whole loads under a virtual clock")
         whole = {name: _whole_load_row(engine, frozen_loads().load(name)) for name in loads}
     rows = [row for name, load in loads.items() for row in (*_rows(load, runs[name], name), whole[name])]
-    return ReproResult(
-        name="radix",
-        title="RadixAttention: one tree of prefixes",
+    return engine.result(
+        "radix",
+        "RadixAttention: one tree of prefixes",
         setup=(
             f"chunked_prefill, {TOKEN_BUDGET} tokens a step, at most {MAX_NUM_SEQS} requests at once, greedy. Baseline:"
             " the same engine with the tree off, everything else equal."
         ),
-        executor=engine.executor,
-        size=setting.size,
-        repeats=setting.repeats,
         rows=rows,
         plots=_plots(runs),
-        notes=[NOTE_ON_MAXIMUM, NOTE_ON_BRIEF, *engine.busy_notes()],
+        notes=[NOTE_ON_MAXIMUM, NOTE_ON_BRIEF],
     )
 
 

@@ -36,7 +36,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "long_offline": {"num_requests": 6},
     "long_and_short": QUICK_LONG_AND_SHORT,
 }
-LEAST = {"long_offline": 64, "long_and_short": 24}  # requests, outside of quick runs: the first is all of the load
+LEAST = {"long_offline": 40, "long_and_short": 24}  # requests, outside of quick runs
 POOL_TOKENS = 65_536
 CHUNK = 512  # tokens a step where throughput counts
 SMALL_CHUNK = 128  # where the time between tokens counts
@@ -79,16 +79,13 @@ def run(setting: ReproSetting) -> ReproResult:
         "prefill_first": offline.whole,
         "chunked_prefill": offline.chunked,
     }
-    return ReproResult(
-        name="sarathi",
-        title="SARATHI: chunked prefill with decodes along",
+    return engine.result(
+        "sarathi",
+        "SARATHI: chunked prefill with decodes along",
         setup=(
             f"At most {MAX_NUM_SEQS} requests at once, greedy, no prefix cache. chunked_prefill with {CHUNK} tokens a"
             f" step, {SMALL_CHUNK} where the time between tokens is measured; prefill_first computes prompts whole."
         ),
-        executor=engine.executor,
-        size=setting.size,
-        repeats=setting.repeats,
         rows=rows,
         plots=[
             BarPlot(
@@ -108,7 +105,7 @@ def run(setting: ReproSetting) -> ReproResult:
                 },
             ),
         ],
-        notes=[NOTE_ON_UTILIZATION, NOTE_ON_BRIEF, *engine.busy_notes()],
+        notes=[NOTE_ON_UTILIZATION, NOTE_ON_BRIEF],
     )
 
 

@@ -11,8 +11,7 @@ from kvist.config.cache_config import CacheConfig
 from kvist.config.engine_config import ExecutorConfig
 from kvist.config.model_config import ModelConfig
 from kvist.workload.load_file import Load, frozen_loads
-
-COUNTS = ("num_requests", "num_sessions", "roots")  # what a load has many of, by its shape
+from kvist.workload.shortening import shortened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +45,4 @@ class ReproSetting:
         load = frozen_loads().load(name)
         if self.is_quick:
             return replace(load, shape=replace(load.shape, **quick))
-        whole = {field: getattr(load.shape, field) for field in COUNTS if hasattr(load.shape, field)}
-        counts = {field: max(min(least, count), round(count * self.scale)) for field, count in whole.items()}
-        return replace(load, shape=replace(load.shape, **counts))
+        return shortened(load, self.scale, least=least)

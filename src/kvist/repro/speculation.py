@@ -77,16 +77,13 @@ def run(setting: ReproSetting) -> ReproResult:
         loads = _loads(setting, engine)
         runs = {load.name: _play(engine, setting, load) for load in loads}
     rows = [row for load in loads for row in _rows(load, runs[load.name])]
-    return ReproResult(
-        name="speculation",
-        title="Speculative decoding: drafts from the prompt",
+    return engine.result(
+        "speculation",
+        "Speculative decoding: drafts from the prompt",
         setup=(
             "Greedy; drafts of up to 6 tokens looked up in the request's own tokens. Speed: output tokens after the"
             " first per second, from the first token of a run to its last. Baseline: no drafts."
         ),
-        executor=engine.executor,
-        size=setting.size,
-        repeats=setting.repeats,
         rows=rows,
         plots=[
             BarPlot(
@@ -96,7 +93,7 @@ def run(setting: ReproSetting) -> ReproResult:
                 values={kind: [_median_speed(each[kind]) for each in runs.values()] for kind in ENGINES},
             )
         ],
-        notes=[NOTE, *engine.busy_notes()],
+        notes=[NOTE],
     )
 
 

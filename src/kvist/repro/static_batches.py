@@ -11,7 +11,7 @@ from kvist.repro.measured_engine import MeasuredEngine
 from kvist.workload.trace_record import TraceRecord
 
 STATIC_TOKEN_BUDGET = 8192  # of a padded step: bounds the batch only where prompts are long
-SIZES, QUICK_SIZES = (2, 4, 8, 16, 32), (4, 8)
+SIZES, QUICK_SIZES = (4, 8, 16, 32), (4, 8)
 NEVER_S = 1e9
 
 

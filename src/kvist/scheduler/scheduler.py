@@ -5,8 +5,6 @@ Owns request progress and the queues. Knows no clock, no tensor and no token's t
 
 from __future__ import annotations
 
-import heapq
-
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.errors import InvalidRequestError
 from kvist.core.request import FinishReason, LatencyTargets, NewRequest, RequestId, RequestState
@@ -25,6 +23,7 @@ from kvist.scheduler.admission import (
     total_tokens_limit,
 )
 from kvist.scheduler.candidates import CandidateSource
+from kvist.scheduler.deadlines import Deadlines
 from kvist.scheduler.drafting import Speculator
 from kvist.scheduler.invariants import check_scheduler
 from kvist.scheduler.kv_handover import KVHandover
@@ -95,7 +94,7 @@ class Scheduler:
             speculator=speculator,
         )
         self._repeated = RepeatedDecodes(self._state, self._planner, candidates, self._reserve, self._start_rate)
-        self._deadlines: list[tuple[float, int, RequestId]] = []  # a heap; the number tells uses of one id apart
+        self._deadlines = Deadlines(self._state.requests)
         self._num_added = 0
 
     @property
@@ -162,7 +161,7 @@ class Scheduler:
         else:
             self._state.queue.add(request)
         if new.deadline_s is not None:
-            self._add_deadline(new.deadline_s, request)
+            self._deadlines.add(new.deadline_s, request)
         return [Queued(request.id, now, num_prompt_tokens, new.ttft_ms, new.tpot_ms)]
 
     def abort_request(
@@ -280,20 +279,10 @@ class Scheduler:
             tokens_per_s=self._start_rate.tokens_per_s,
         )
 
-    def _add_deadline(self, deadline_s: float, request: TrackedRequest) -> None:
-        if len(self._deadlines) > 2 * len(self._state.requests) + 64:  # most are of requests that have ended
-            self._deadlines = [entry for entry in self._deadlines if entry[2] in self._state.requests]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (deadline_s, request.rank[1], request.id))
-
     def _drop_expired(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline_s, number, request_id = heapq.heappop(self._deadlines)
-            request = self._state.requests.get(request_id)
-            if request is not None and request.rank[1] == number:
-                late_s = now - deadline_s
-                text = f"the deadline passed {late_s:.3f} s ago, after {request.num_output_tokens} output tokens"
-                self._finish(request, FinishReason.ERROR, now, error=text)
+        for request, late_s in self._deadlines.expired(now):
+            text = f"the deadline passed {late_s:.3f} s ago, after {request.num_output_tokens} output tokens"
+            self._finish(request, FinishReason.ERROR, now, error=text)
 
     def _oldest_step(self, plan: StepPlan) -> PlannedStep:
         open_steps = self._state.open_steps

@@ -53,11 +53,13 @@ class FidelitySession:
         clock: Clock,
         *,
         max_seconds: float,
+        commit: str,
         say: Callable[[str], None],
     ) -> None:
         """Do parts until all are done, or until the next would begin after `max_seconds`.
 
-        A part that was disturbed is done again, up to `retries` times. The quietest try counts, whatever it measured.
+        commit: of the code that runs. A part that was disturbed is done again, up to `retries` times. The quietest try
+        counts, whatever it measured.
         """
         begun_s = clock.now_s()
         names = self._setting.parts
@@ -66,7 +68,7 @@ class FidelitySession:
                 if clock.now_s() - begun_s >= max_seconds:
                     return
                 say(f"{names.index(name) + 1} of {len(names)}: {name}")
-                self._keep(name, self._do(name, engine))
+                self._keep(name, {**self._do(name, engine), "commit": commit})
 
     def _keep(self, name: str, part: Document) -> None:
         attempts = 1
@@ -106,7 +108,8 @@ class FidelitySession:
         """What the finished parts say. Needs the first profile and all capacities."""
         done = [self._parts[name] for name in self._setting.parts if name in self._parts]
         usual_probe_s = statistics.median(seconds for part in done for seconds in _surroundings(part).probe_s)
-        profiles, rounds = _quiet_profiles(done, usual_probe_s), _quiet_rounds(done, usual_probe_s)
+        profiles = _quiet_profiles(done, usual_probe_s)
+        rounds = [one for part in done if "rounds_beside" in part for one in _quiet_rounds(part, usual_probe_s)]
         table = profile_of(profiles, rounds, name=self._model)
         first_table = profile_of(profiles[:1], [], name=self._model)
         cells = [
@@ -116,6 +119,7 @@ class FidelitySession:
             if (cell := self._cell(scenario, load_factor, table, first_table, usual_probe_s)) is not None
         ]
         return {
+            "commits": list(dict.fromkeys(part["commit"] for part in done)),
             "profile": {
                 "round_levels": round_levels([*(one for found in profiles for one in found["rounds"]), *rounds]),
                 "error": table.error,
@@ -152,6 +156,7 @@ class FidelitySession:
         cluster = simulated_cluster(
             scenario, self._setting.scheduler, block_size=self._block_size, max_model_len=self._max_model_len
         )
+        levels = [speed_level(run, table, usual_probe_s) for run in counted]
         ratios = [step_time_ratio(table, run["works"], run["step_s"]) for run in counted]
         return {
             "scenario": scenario.name,
@@ -165,8 +170,9 @@ class FidelitySession:
             "disturbed": [found for found in faults if found],
             "others_share": _mean([run["surroundings"]["others_share"] for run in counted]),
             "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in counted]),
+            "speed_levels": levels,
             "step_time_ratios": ratios,
-            "rows": _rows(results, [predict(table, cluster, records)]),
+            "rows": _rows(results, [predict(table, cluster, records, scale=each) for each in levels]),
             "rows_by_first_profile": _rows(results, [predict(first_table, cluster, records)]),
             "rows_at_run_speed": _rows(results, [predict(table, cluster, records, scale=each) for each in ratios]),
         }
@@ -182,13 +188,20 @@ def _quiet_profiles(done: Sequence[Document], usual_probe_s: float) -> list[Docu
     return [part for part in profiles if not _surroundings(part).faults(usual_probe_s)] or profiles
 
 
-def _quiet_rounds(done: Sequence[Document], usual_probe_s: float) -> list[list[float]]:
-    """Of the rounds between the profiles those that nothing disturbed."""
-    return [
-        part["round"]
-        for part in done
-        if "round" in part and not msgspec.convert(part["round_surroundings"], Surroundings).faults(usual_probe_s)
+def _quiet_rounds(run: Document, usual_probe_s: float) -> list[list[float]]:
+    """Of the rounds beside a run those that nothing disturbed."""
+    beside = zip(run["rounds_beside"], msgspec.convert(run["beside_surroundings"], list[Surroundings]), strict=True)
+    return [one for one, around in beside if not around.faults(usual_probe_s)]
+
+
+def speed_level(run: Document, table: ProfileTable, usual_probe_s: float) -> float:
+    """How long steps took just before and after the run, as a multiple of the profile; 1 if both were disturbed."""
+    levels = [
+        seconds / point.seconds
+        for one in _quiet_rounds(run, usual_probe_s)
+        for seconds, point in zip(one, table.points, strict=True)
     ]
+    return statistics.fmean(levels) if levels else 1.0
 
 
 def _surroundings(part: Document) -> Surroundings:

@@ -42,7 +42,8 @@ class Scenario:
 class FidelitySetting:
     """scheduler: must name its token budget. seconds: of a run at full capacity.
 
-    profile_s, thins_profile: size of each profile. retries: how often a part that was disturbed is done again.
+    profile_s: of each profile. retries: how often a part that was disturbed is done again. is_quick: fewer steps in a
+    profile, none after the first, and a round of it only before each run.
     """
 
     scenarios: Sequence[Scenario]
@@ -50,12 +51,12 @@ class FidelitySetting:
     repeats: int
     seconds: float
     profile_s: float
-    thins_profile: bool = False
+    is_quick: bool = False
     retries: int = 0
 
     @property
     def parts(self) -> list[str]:
-        """Names of all parts in their order. A run has a round of the profile before it."""
+        """Names of all parts in their order. A run has a round of the profile before and after it."""
         names = ["profile/1"]
         names += [f"capacity/{scenario.name}" for scenario in self.scenarios]
         for repeat in range(1, self.repeats + 1):
@@ -64,7 +65,7 @@ class FidelitySetting:
                 for scenario in self.scenarios
                 for factor in scenario.load_factors
             ]
-        return [*names, "profile/2"]
+        return names if self.is_quick else [*names, "profile/2"]
 
     def num_requests(self, scenario: Scenario, capacity_per_s: float) -> int:
         """As many as take about `seconds` at full capacity."""

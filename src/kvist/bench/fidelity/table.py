@@ -13,7 +13,9 @@ Document = Mapping[str, Any]  # Any: what JSON holds
 
 HEADERS = ("load", "load factor", "", "measured", "spread", "predicted", "error")
 GOAL_HEADERS = ("goal", "bound", "median error", "worst", "median spread", "cells within", "")
-CELL_HEADERS = ("load", "load factor", "requests", "repeats", "steps: measured / predicted", "others", "client CPU")
+CELL_HEADERS = (
+    "load", "load factor", "requests", "repeats", "speed beside", "speed of its steps", "others", "client CPU"
+)  # fmt: skip
 PLOTTED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "output_throughput")
 
 
@@ -55,13 +57,13 @@ def origin(document: Document) -> str:
         f"tokens and {setup['max_num_seqs']} requests; {setup['repeats']} repeats. "
         f"Profile of {len(levels)} rounds, from {min(levels) - 1.0:+.0%} to {max(levels) - 1.0:+.0%} of their mean: "
         f"the machine's own drift; 9 of 10 steps within {profile['error']:.1%}. "
-        f"Commit {document['commit'][:12]}; {document['date'][:10]}."
+        f"Commit {', '.join(commit[:12] for commit in document['commits'])}; {document['date'][:10]}."
     )
 
 
 def verdicts(document: Document) -> Iterator[tuple[str, Sequence[Document]]]:
     """How the goals are kept, by what the prediction was made from."""
-    yield "Predicted from the profile:", document["goals"]
+    yield "Predicted from the profile, at the speed of its rounds before and after each run:", document["goals"]
     yield "From the first profile alone, without rounds between and after the runs:", document["goals_by_first_profile"]
     yield "At the mean speed of each run's own steps, to tell drift from the rest:", document["goals_at_run_speed"]
 
@@ -103,6 +105,7 @@ def cell_rows(cells: Sequence[Document]) -> list[list[str]]:
             factor_of(cell),
             str(cell["requests"]),
             f"{cell['repeats_counted']} of {cell['repeats']}",
+            " ".join(f"{level:.2f}" for level in cell["speed_levels"]),
             " ".join(f"{ratio:.2f}" for ratio in cell["step_time_ratios"]),
             "-" if cell["others_share"] is None else f"{cell['others_share']:.1%}",
             f"{cell['client_cpu_share']:.1%}",
