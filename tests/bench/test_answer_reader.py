@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.bench.answer_reader import AnswerReader, StreamError, deliveries
+from kvist.bench.answer_reader import MAX_EVENT_BYTES, AnswerReader, StreamError, deliveries
 from kvist.bench.run_requests import sample_deliveries
 
 
@@ -170,3 +170,30 @@ def test_what_is_no_answer_is_an_error(data: bytes, message: str) -> None:
 def test_a_stream_that_ends_early_is_an_error() -> None:
     with pytest.raises(StreamError, match="ended before"):
         read((1.0, event([text("a")])))
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b'{"choices":[{"text":"a","index":-1}]}',
+        b'{"choices":[],"usage":{"prompt_tokens":-5,"completion_tokens":1}}',
+        b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1000000000000}}',
+    ],
+)
+def test_impossible_numbers_are_an_error(chunk: bytes) -> None:
+    with pytest.raises(StreamError, match="no chunk of an answer"):
+        AnswerReader().feed(0.0, b"data: " + chunk + b"\n\n")
+
+
+def test_an_event_without_an_end_is_an_error() -> None:
+    reader = AnswerReader()
+    reader.feed(0.0, b"x" * MAX_EVENT_BYTES)
+    with pytest.raises(StreamError, match="more than"):
+        reader.feed(0.0, b"x")
+
+
+def test_a_stream_that_is_done_without_an_answer_is_an_error() -> None:
+    reader = AnswerReader()
+    reader.feed(0.0, b"data: [DONE]\n\n")
+    with pytest.raises(StreamError):
+        reader.finish()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
-from kvist.core.errors import ConfigError
+from kvist.core.errors import ConfigError, KvistError
+from kvist.report.written_file import write_whole
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -34,3 +35,21 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(flag: str, tmp
             check_output_files(parse(flag, str(bad)))
     check_output_files(parse(flag, str(tmp_path / "file")))
     check_output_files(parse())
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("before")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(path, {"x": float("nan")})
+    with pytest.raises(KvistError, match="cannot write /dev/full: No space left"):
+        write_whole(Path("/dev/full"), "x" * 100_000)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_a_result_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "r.json")
+    write_whole(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "r.json").read_text() == "x"

@@ -122,3 +122,37 @@ def test_papers_and_policies_are_sections_of_the_page(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for part in ("RadixAttention", "Hits", "A note.", "Policies: policies", "static", "Goodput"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (run_document(1.0) | {"completed": [1]}, "Expected `float"),
+        (run_document(1.0) | {"ttfts": "abc"}, "Expected `array`"),
+        (run_document(1.0) | {"ttfts": [1.0]}, "different lengths"),
+        (run_document(1.0) | {"rate_search": {"steps": 5}}, "Expected `array`"),
+        ({"title": "x", "setup": "y", "rows": []}, "missing required field"),
+        ({"title": "x", "setup": "y", "rows": 5, "name": "z"}, "kvist repro"),
+        ({"capacity_per_s": 1.0, "rows": []}, "kvist bench policies"),
+        ({"rows": [{"name": "x", "measured": "fast"}]}, "no result"),
+        ([1], "no objects"),
+    ],
+)
+def test_results_that_are_damaged_or_of_another_version_are_refused_by_name(
+    document: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "r.json", tmp_path / "page.html"
+    path.write_text(json.dumps(document))
+    assert main(["report", str(path), "-o", str(page)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert message in said
+    assert not page.exists()
+
+
+def test_what_a_process_measured_of_itself_is_a_table(tmp_path: Path) -> None:
+    path, page = tmp_path / "r.json", tmp_path / "page.html"
+    row = {"name": "tokens_per_second", "measured": 620.1, "values": [596.0, 644.2]}
+    path.write_text(json.dumps({"name": "bench throughput", "rows": [row]}))
+    assert main(["report", str(path), "-o", str(page)]) == 0
+    assert "620.1 [596, 644.2]" in page.read_text(encoding="utf-8")

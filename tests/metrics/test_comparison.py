@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from kvist.metrics.comparison import Verdict, compare
@@ -52,3 +55,23 @@ def test_what_a_side_lacks_is_left_open() -> None:
     (only,) = rows
     assert only.ratios == [1.0, None, None]
     assert only.verdicts[2] is None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"completed": "many", "std_ttft_ms": [1], "mean_ttft_ms": 5},
+        {"slo_attainment": 2.0, "completed": 5},
+        {"slo_attainment": -1.0, "completed": 5},
+        {"completed": [1], "mean_ttft_ms": 5, "std_ttft_ms": True},
+        {"rows": 5},
+        {"rows": [{"name": "x", "measured": 1, "values": ["a", None]}, {"name": "y", "measured": 1, "values": 5}, 7]},
+        {"mean_ttft_ms": float("nan"), "request_throughput": float("inf"), "failed": 10**400},
+    ],
+)
+def test_what_is_no_number_is_not_compared(damaged: dict[str, Any]) -> None:
+    for row in compare([[damaged], [damaged]]):
+        for figure in row.figures:
+            assert figure is not None
+            assert math.isfinite(figure.value)
+            assert (figure.low, figure.high) == (None, None)

@@ -73,3 +73,21 @@ def test_engines_are_told_apart_and_idle_each_for_itself() -> None:
     assert summary.num_engines == 2
     assert summary.wall_s == pytest.approx(2 * 0.11)
     assert summary.idle_s == pytest.approx(2 * 0.11 - 0.11)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"ph":"X","cat":"step"}',
+        '{"ph":"X","cat":"operation","ts":1,"dur":1}',
+        '{"ph":"X","cat":"step","name":"decode","ts":"x","dur":1}',
+        '{"ph":"X","cat":"step","name":"decode","ts":NaN,"dur":1}',
+        '{"ph":"X","cat":"step","name":"decode","ts":1,"dur":1,"args":5}',
+        '{"ph":"X","cat":"step","name":"decode","ts":1,"dur":1,"args":{"step_id":0,"num_decode_tokens":"x"}}',
+        '{"ph":"X","cat":"step","name":"decode","ts":1,"dur":1}',
+        '{"ph":[]}',
+    ],
+)
+def test_events_of_another_make_are_refused(event: str) -> None:
+    with pytest.raises(ConfigError, match="not a step trace of"):
+        list(read_steps(read_events(["[\n", event + ",\n", "]\n"])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -31,13 +31,17 @@ class StreamError(Exception):
     """The stream carried an error in place of an answer, or ended before its answer did."""
 
 
+MAX_EVENT_BYTES = 1 << 24
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]  # of tokens: more is no answer's
+
+
 class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Annotated[int, msgspec.Meta(ge=0)] = 0
     text: str | None = None
     delta: _Delta | None = None
     token_ids: list[int] | None = None
@@ -45,12 +49,12 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     prompt_tokens_details: _PromptDetails | None = None
 
     @property
@@ -59,7 +63,7 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class _Timings(msgspec.Struct, gc=False):
-    predicted_n: int | None = None
+    predicted_n: Count | None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -109,13 +113,16 @@ class AnswerReader:
             data = data.replace(b"\r\n", b"\n")
         events = data.split(b"\n\n")
         self._rest = events.pop()
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise StreamError(f"an event of the stream has more than {MAX_EVENT_BYTES} bytes")
         for event in events:
             self._take_event(time_s, event)
 
     def finish(self) -> None:
         """Raises StreamError if the stream ended without having said that the answer is complete."""
-        if not self._is_done and any(sample.finish_reason is None for sample in self.samples):
-            raise StreamError("the stream ended before the answer did")
+        for sample in self.samples:
+            if sample.finish_reason is None and not (self._is_done and sample.pieces):
+                raise StreamError("the stream ended before the answer did")
 
     def _take_event(self, time_s: float, event: bytes) -> None:
         if event.startswith(b"data: ") and b"\n" not in event:
@@ -153,7 +160,7 @@ class AnswerReader:
             count = len(choice.token_ids)
             sample.token_ids += choice.token_ids
         elif running is not None:
-            count, sample.num_told = running - sample.num_told, running
+            count, sample.num_told = max(running - sample.num_told, 0), max(running, sample.num_told)
         if text or count:
             sample.pieces.append((time_s, text or "", count))
         if choice.finish_reason is not None:

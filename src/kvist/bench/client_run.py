@@ -100,6 +100,7 @@ class ClientRun:
     max_concurrency: int | None = None
     timeout_s: float = 600.0
     on_progress: Callable[[Progress], None] | None = None
+    is_sending: bool = False
     _calls: dict[int, Call] = field(default_factory=dict)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _recent: deque[Call] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -117,6 +118,7 @@ class ClientRun:
             if record.after is not None:
                 followers[record.after].append(record)
         places = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency else None
+        self.is_sending = True
         with PreciseTimer() as timer, _without_collections():
             cpu_s, start_s = time.process_time(), now_s()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from kvist.core.errors import ConfigError
 from kvist.report import Plot, Report, Segment, TimelineRow, bar_plot, cdf_plot, line_plot, timeline
 from kvist.report.plot import Cell
 
@@ -28,7 +31,38 @@ LATENCIES = {
     "itl": "Time between tokens",
     "e2el": "End-to-end latency",
 }
+# Lists with an element for each request.
+DETAILS: Mapping[str, Any] = {
+    "ttfts": list[float | None],
+    "itls": list[list[float]],
+    "start_times": list[float],
+    "end_times": list[float],
+}
 PERCENTILES = ("mean", "median", "p90", "p95", "p99")
+
+
+class _RateStep(msgspec.Struct):
+    rate_per_s: float
+    good: int
+    total: int
+
+
+class _RateSearch(msgspec.Struct):
+    steps: list[_RateStep]
+
+
+def check_run(document: Document) -> None:
+    """Raise ConfigError if a field that `add_runs` shows holds something else than it should."""
+    numbers = [name for name, _ in FIGURES] + [f"{part}_{metric}_ms" for metric in LATENCIES for part in PERCENTILES]
+    try:
+        for name in numbers:
+            msgspec.convert(document.get(name), float | None)
+        msgspec.convert(document.get("rate_search"), _RateSearch | None)
+        details = {name: msgspec.convert(document[name], kind) for name, kind in DETAILS.items() if name in document}
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"this is no result of a benchmark that a page can be made of: {error}") from error
+    if len({len(values) for values in details.values()}) > 1:
+        raise ConfigError(f"this result is damaged: {', '.join(details)} have different lengths")
 
 
 def is_run(document: Document) -> bool:

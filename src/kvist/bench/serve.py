@@ -83,6 +83,11 @@ class ServeBench:
         if self._running is not None:
             self._running.stop()
 
+    @property
+    def is_measuring(self) -> bool:
+        """Whether requests are being sent and answered, so that `stop` has something to end."""
+        return self._running is not None and self._running.is_sending
+
     async def run(self) -> Measured:
         """Raises KvistError if the server or the load is not fit for it."""
         try:
@@ -100,7 +105,14 @@ class ServeBench:
         self._display.phase("waiting for the server")
         models = await wait_until_ready(self._server, options.ready_timeout_s)
         model = choose_model(models, options.model)
-        self._model = await probe(self._server, options.path, model, options.extra_body, ignore_eos=options.ignore_eos)
+        self._model = await probe(
+            self._server,
+            options.path,
+            model,
+            options.extra_body,
+            ignore_eos=options.ignore_eos,
+            timeout_s=options.timeout_s,
+        )
         self._display.phase("making prompts")
         codec: TextCodec
         if options.tokenizer is not None:

@@ -48,18 +48,33 @@ async def wait_until_ready(server: HttpServer, timeout_s: float) -> list[dict[st
     deadline_s = now_s() + timeout_s
     while True:
         try:
-            models: list[dict[str, Any]] = json.loads(await server.fetch("GET", "/v1/models"))["data"]
+            async with asyncio.timeout(max(deadline_s - now_s(), TRY_AGAIN_S)):
+                models = _models_of(await server.fetch("GET", "/v1/models"))
         except StatusError as error:
             reason = _status_message(error)
             if error.status in (401, 403):
                 raise ConfigError(f"{server.url} refuses: {reason}. Give --api-key.") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except TimeoutError:
+            reason = "it does not answer"
+        except (OSError, ValueError) as error:
             reason = str(error) or repr(error)
         else:
             return models
         if now_s() >= deadline_s:
             raise EngineUnavailableError(f"{server.url} was not ready within {timeout_s:g} s: {reason}")
         await asyncio.sleep(TRY_AGAIN_S)
+
+
+def _models_of(body: bytes) -> list[dict[str, Any]]:
+    """Raises ValueError if this is no list of models."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"GET /v1/models gives no JSON: {body[:60]!r}") from error
+    models = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(models, list) or not all(isinstance(model, dict) and "id" in model for model in models):
+        raise ValueError(f"GET /v1/models gives no list of models: {body[:60]!r}")
+    return models
 
 
 def choose_model(models: list[dict[str, Any]], asked: str | None) -> tuple[str, int | None]:
@@ -70,15 +85,25 @@ def choose_model(models: list[dict[str, Any]], asked: str | None) -> tuple[str, 
     if asked is not None and asked not in names:
         raise ConfigError(f"the server has no model {asked!r}; it has {', '.join(names)}")
     chosen = models[names.index(asked) if asked is not None else 0]
-    meta = chosen.get("meta") or {}
-    length = chosen.get("max_model_len", meta.get("n_ctx"))  # llama-server's is of its slots together
-    return str(chosen["id"]), length if isinstance(length, int) else None
+    meta = chosen.get("meta")
+    n_ctx = meta.get("n_ctx") if isinstance(meta, dict) else None  # llama-server's, of its slots together
+    length = chosen.get("max_model_len", n_ctx)
+    return str(chosen["id"]), length if isinstance(length, int) and length > 0 else None
 
 
 async def probe(
-    server: HttpServer, path: str, model: tuple[str, int | None], extra_body: Mapping[str, Any], *, ignore_eos: bool
+    server: HttpServer,
+    path: str,
+    model: tuple[str, int | None],
+    extra_body: Mapping[str, Any],
+    *,
+    ignore_eos: bool,
+    timeout_s: float = 600.0,
 ) -> ServedModel:
-    """Try what the server takes with a few short requests. Raises EngineUnavailableError if it answers to none."""
+    """Try what the server takes with a few short requests. Raises EngineUnavailableError if it answers to none.
+
+    timeout_s: for each of them.
+    """
     form = PromptForm.MESSAGES if path.endswith("/chat/completions") else PromptForm.TEXT
     text = "Say a few words."
     prompt = {"messages": [{"role": "user", "content": text}]} if form is PromptForm.MESSAGES else {"prompt": text}
@@ -97,14 +122,17 @@ async def probe(
         }
         reader = AnswerReader(int(body.get("n") or 1))
         try:
-            await server.send("POST", path, json.dumps(body).encode(), reader)
+            async with asyncio.timeout(timeout_s):
+                await server.send("POST", path, json.dumps(body).encode(), reader)
             reader.finish()
         except StatusError as error:
             refusal = _status_message(error)
             if error.status in (400, 422):
                 continue
             raise EngineUnavailableError(f"POST {path} fails: {refusal}") from error
-        except StreamError as error:
+        except TimeoutError as error:
+            raise EngineUnavailableError(f"POST {path} fails: no answer within {timeout_s:g} s") from error
+        except (StreamError, OSError) as error:
             raise EngineUnavailableError(f"POST {path} fails: {error}") from error
         count = _how_counted(reader)
         if best is None or QUALITY.index(count) < QUALITY.index(best.token_count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from kvist.bench.http_connection import HttpServer, StatusError
@@ -34,7 +35,7 @@ async def read_counters(server: HttpServer) -> Counters | None:
 
 
 def parse_sample(line: str) -> tuple[str, float]:
-    """Name and value of a line in Prometheus' text format; ("", 0) for comments and what is none."""
+    """Name and value of a line in Prometheus' text format; ("", 0) for comments and what is no number."""
     if line.startswith("#"):
         return "", 0.0
     name, brace, rest = line.partition("{")
@@ -42,9 +43,10 @@ def parse_sample(line: str) -> tuple[str, float]:
         name, _, rest = line.partition(" ")
     words = (rest.rpartition("}")[2] if brace else rest).split()
     try:
-        return name.strip(), float(words[0])
+        value = float(words[0])
     except (IndexError, ValueError):
         return "", 0.0
+    return (name.strip(), value) if math.isfinite(value) else ("", 0.0)
 
 
 def server_change(before: Counters | None, after: Counters | None) -> ServerChange:

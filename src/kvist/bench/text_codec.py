@@ -58,7 +58,9 @@ class ServerCodec:
         # llama-server calls the text `content`; kvist, vLLM and SGLang call it `prompt`.
         fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
         answer = self._ask("/tokenize", fields, {"content": text, "add_special": False})
-        tokens: list[int] = answer["tokens"]
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            raise _NO_TOKENIZER
         return tokens
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -77,7 +79,7 @@ class ServerCodec:
             try:
                 status, content = self._post(route, json.dumps(body))
                 answer = json.loads(content) if status == 200 else None
-            except (http.client.HTTPException, OSError, ValueError) as error:
+            except (http.client.HTTPException, OSError, ValueError, RecursionError) as error:
                 raise ConfigError(f"POST {route} failed: {error!r}. {_ADVICE}") from error
             if isinstance(answer, dict) and any(answer.get(name) for name in ("tokens", "prompt", "content", "text")):
                 return answer
@@ -90,9 +92,9 @@ class ServerCodec:
                 self._connection.request("POST", self._root + route, body, self._all_headers())
                 response = self._connection.getresponse()
                 return response.status, response.read()
-            except (http.client.HTTPException, OSError):
+            except (http.client.HTTPException, OSError) as error:
                 self._connection.close()
-                if is_last:
+                if is_last or isinstance(error, TimeoutError):
                     raise
         raise AssertionError("unreachable")
 

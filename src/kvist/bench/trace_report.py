@@ -76,7 +76,7 @@ def request_rows(events: Iterable[Event]) -> list[TimelineRow]:
 def _note_labels(events: Iterable[Event], labels: list[str]) -> Iterator[Event]:
     for event in events:
         if event.get("name") == "process_labels":
-            labels.append(event["args"]["labels"])
+            labels.append(str(event.get("args", {}).get("labels", "")))
         yield event
 
 

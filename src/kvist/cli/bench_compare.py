@@ -81,7 +81,7 @@ def _figure_text(figure: Figure | None) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read the result {path}: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is no result of a benchmark: it holds no JSON object")

@@ -11,6 +11,7 @@ import asyncio
 import json
 import signal
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvloop
@@ -29,7 +30,7 @@ from kvist.core.errors import ConfigError
 from kvist.metrics.benchmark_result import METRICS, Statistics
 from kvist.metrics.service_level import parse_levels
 
-EXIT_INTERRUPTED = 130
+EXIT_NONE_COMPLETED, EXIT_INTERRUPTED = 1, 130
 STOPPING = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what `timeout` sends
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 QUICK_UNLOADED = 2
@@ -141,26 +142,31 @@ def run(arguments: argparse.Namespace) -> int:
         from kvist.bench.serve_report import write_report
 
         write_report(arguments.report, document, measured.requests, measured.steps)
-    return EXIT_INTERRUPTED if measured.result["was_stopped"] else 0
+    if measured.result["was_stopped"]:
+        return EXIT_INTERRUPTED
+    return 0 if measured.result["completed"] else EXIT_NONE_COMPLETED
 
 
 async def _run(bench: ServeBench) -> Measured:
+    """A signal ends what is being measured; a second one, or one before anything is measured, ends the program."""
     loop = asyncio.get_running_loop()
 
-    def interrupt() -> None:
-        remove()  # a second one ends the program as usual
-        bench.stop()
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        restore()
+        if not bench.is_measuring:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(bench.stop)
 
-    def remove() -> None:
-        for each in STOPPING:
-            loop.remove_signal_handler(each)
+    def restore() -> None:
+        for each, handler in zip(STOPPING, before, strict=True):
+            signal.signal(each, handler)
 
-    for each in STOPPING:
-        loop.add_signal_handler(each, interrupt)
+    # Not the loop's own handlers, which wait for the loop: a server may hang while it is asked for tokens.
+    before = [signal.signal(each, interrupt) for each in STOPPING]
     try:
         return await bench.run()
     finally:
-        remove()
+        restore()
 
 
 def _options(arguments: argparse.Namespace) -> ServeOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from kvist.bench.machine import date_now, machine_facts, source_version
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.core.errors import ConfigError
 from kvist.report.svg_figure import require_plots
+from kvist.report.written_file import write_whole
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True) -> None:
@@ -36,8 +38,12 @@ def check_output_files(arguments: argparse.Namespace) -> None:
     if arguments.report is not None:
         require_plots()
     for flag, path in (("--json", arguments.json), ("--report", arguments.report)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        if path is None:
+            continue
+        if path.is_dir() or not path.absolute().parent.is_dir():
             raise ConfigError(f"{flag} {path}: it must name a file in a folder that exists")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise ConfigError(f"{flag} {path}: it cannot be written")
 
 
 def result_document(name: str, result: Mapping[str, Any], *, repeats: int = 1) -> dict[str, Any]:
@@ -57,4 +63,5 @@ def result_document(name: str, result: Mapping[str, Any], *, repeats: int = 1) -
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Raises KvistError if the file cannot be written; what was there before stays then."""
+    write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvist.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvist.bench.policy_comparison import PolicyComparison
@@ -22,6 +26,41 @@ _COLUMNS = (
 )
 
 Document = Mapping[str, Any]  # Any: what JSON holds
+
+
+class _Figure(msgspec.Struct):
+    """Over the repeats."""
+
+    median: float
+    min: float
+    max: float
+
+
+class _Head(msgspec.Struct):
+    """What a table says of all rows; the figures of each stand under the names in _COLUMNS."""
+
+    load: str
+    is_virtual: bool
+    repeats: int
+    capacity_per_s: float
+    equal_outputs: bool
+    rows: Sequence[Mapping[str, Any]]
+
+
+class _Name(msgspec.Struct):
+    policy: str
+    token_budget: int
+
+
+def check_policy_document(document: Document) -> None:
+    """Raise ConfigError if this is no comparison that a table can be made of."""
+    try:
+        for row in msgspec.convert(document, _Head).rows:
+            msgspec.convert(row, _Name)
+            for name, _, _ in _COLUMNS:
+                msgspec.convert(row.get(name), _Figure | None)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"this is no result of this version's kvist bench policies: {error}") from error
 
 
 def policy_lines(document: Document) -> Iterator[str]:

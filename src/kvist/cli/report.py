@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvist.core.errors import ConfigError
+from kvist.metrics.comparison import Figure, figures_of
 
 Document = Mapping[str, Any]  # Any: what JSON holds
 
@@ -23,6 +24,7 @@ class _Stored:
     """The files by what they hold; names are those of the files, without .json."""
 
     runs: dict[str, Document] = field(default_factory=dict)
+    offline: dict[str, Document] = field(default_factory=dict)
     papers: list[Document] = field(default_factory=list)
     policies: dict[str, Document] = field(default_factory=dict)
     traces: dict[str, Path] = field(default_factory=dict)
@@ -45,10 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     require_plots()
     stored = _read_all(arguments.files)
     names = ", ".join(path.stem for path in arguments.files)
-    documents = [*stored.runs.values(), *stored.papers, *stored.policies.values()]
+    documents = [*stored.runs.values(), *stored.offline.values(), *stored.papers, *stored.policies.values()]
     report = Report(arguments.title or names, facts=_facts(documents))
     if stored.runs:
         add_runs(report, stored.runs)
+    if stored.offline:
+        _add_offline(report, stored.offline)
     for name, document in stored.policies.items():
         report.add_heading(f"Policies: {name}")
         _add_policies(report, document)
@@ -62,27 +66,60 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_all(files: Sequence[Path]) -> _Stored:
-    from kvist.bench.run_report import is_run
-
     stored = _Stored()
     for path in files:
         name = path.stem
-        while name in stored.runs or name in stored.policies or name in stored.traces:
+        while name in {**stored.runs, **stored.offline, **stored.policies, **stored.traces}:
             name += "'"  # files of one name from two folders
-        with path.open(encoding="utf-8", errors="replace") as text:
-            if text.read(2) == "[\n":
+        try:
+            with path.open(encoding="utf-8", errors="replace") as text:
+                is_trace = text.read(2) == "[\n"
+            if is_trace:
                 stored.traces[name] = path
                 continue
-        for document in _read(path):
-            if is_run(document):
-                stored.runs[name] = document
-            elif "capacity_per_s" in document and "rows" in document:
-                stored.policies[name] = document
-            elif {"title", "setup", "rows"} <= document.keys():
-                stored.papers.append(document)
-            else:
-                raise ConfigError(f"{path} is no result that a page can be made of: {sorted(document)[:8]}")
+            for document in _read(path):
+                _store(stored, name, document)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
     return stored
+
+
+def _store(stored: _Stored, name: str, document: Document) -> None:
+    """Put a document where what it holds belongs. Raises ConfigError if it holds nothing that is known, or damage."""
+    from kvist.bench.run_report import check_run, is_run
+    from kvist.cli.policy_table import check_policy_document
+    from kvist.repro.result import from_document
+
+    if is_run(document):
+        check_run(document)
+        stored.runs[name] = document
+    elif "capacity_per_s" in document and "rows" in document:
+        check_policy_document(document)
+        stored.policies[name] = document
+    elif {"title", "setup", "rows"} <= document.keys():
+        from_document(document)
+        stored.papers.append(document)
+    elif figures_of(document):
+        stored.offline[name] = document
+    else:
+        raise ConfigError(f"this is no result that a page can be made of: {', '.join(sorted(document)[:8])}")
+
+
+def _add_offline(report: Any, documents: Mapping[str, Document]) -> None:  # Any: a Report, whose module is loaded late
+    """The figures of throughput and latency measured in one process, side by side."""
+    figures = {name: figures_of(document) for name, document in documents.items()}
+    labels = list(dict.fromkeys(label for known in figures.values() for label in known))
+    rows = [[label, *(_figure_text(known.get(label)) for known in figures.values())] for label in labels]
+    report.add_heading("Engines in one process")
+    report.add_table(("median [least, most]", *figures), rows)
+
+
+def _figure_text(figure: Figure | None) -> str | None:
+    if figure is None or figure.low is None or figure.high is None:
+        return None if figure is None else f"{figure.value:.4g}"
+    return f"{figure.value:.4g} [{figure.low:.4g}, {figure.high:.4g}]"
 
 
 def _read(path: Path) -> list[Document]:
@@ -90,10 +127,10 @@ def _read(path: Path) -> list[Document]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
+        raise ConfigError(f"this is not JSON: {error}") from error
     documents = found if isinstance(found, list) else [found]
     if not all(isinstance(document, dict) for document in documents):
-        raise ConfigError(f"{path} is no result that a page can be made of: it holds no objects")
+        raise ConfigError("this is no result that a page can be made of: it holds no objects")
     return documents
 
 

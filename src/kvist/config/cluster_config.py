@@ -19,7 +19,7 @@ class ReplicaGroupConfig:
     """`count` equal replicas. Weights say how large a share of each phase a replica gets; 0: none of it."""
 
     name: str = option("replica", help="name of the group, in results")
-    count: int = option(1, help="replicas in the group", low=1)
+    count: int = option(1, help="replicas in the group", low=1, high=4096)
     prefill_weight: float = option(1.0, help="share of the prompts that a replica gets; 0: it never prefills", low=0.0)
     decode_weight: float = option(1.0, help="share of the outputs that a replica gets; 0: it never decodes", low=0.0)
     model: str | None = option(None, help="what it serves, for step times by prediction, such as llama-3.1-70b")
@@ -33,8 +33,8 @@ class ReplicaGroupConfig:
     )
     host_cache_tokens: int = option(0, help="tokens of evicted KV that its host memory keeps", low=0, unit="tokens")
     disk_cache_tokens: int = option(0, help="tokens of evicted KV that its disk keeps", low=0, unit="tokens")
-    tensor_parallel_size: int = option(1, help="devices that share each operation", low=1)
-    pipeline_parallel_size: int = option(1, help="stages of layers; as many steps are in flight", low=1)
+    tensor_parallel_size: int = option(1, help="devices that share each operation", low=1, high=1024)
+    pipeline_parallel_size: int = option(1, help="stages of layers; as many steps are in flight", low=1, high=1024)
     policy: str = option("chunked_prefill", help="how a step's token budget is filled", choices=POLICIES)
     queue_order: str = option("auto", help="order of the waiting queue", choices=QUEUE_ORDERS)
     max_num_batched_tokens: int = option(8192, help="token budget of a step", low=16, unit="tokens")

@@ -20,6 +20,7 @@ from typing import Any
 from kvist.metrics.rate_search import wilson_interval
 
 Result = Mapping[str, Any]  # Any: what JSON holds
+LARGEST = 1e300  # more is no measurement, and would overflow
 
 
 class Verdict(StrEnum):
@@ -98,30 +99,58 @@ def compare(sides: Sequence[Sequence[Result]]) -> list[ComparedRow]:
 def _figures(side: Sequence[Result]) -> dict[str, Figure]:
     gathered: dict[str, list[Figure]] = {}
     for result in side:
-        for name, figure in _of_one(result):
+        for name, figure in figures_of(result).items():
             gathered.setdefault(name, []).append(figure)
     return {name: _over_repeats(figures) for name, figures in gathered.items()}
 
 
+def figures_of(result: Result) -> dict[str, Figure]:
+    """What of one result can be compared: those of SERVE_FIGURES that it has, and its named rows."""
+    return dict(_of_one(result))
+
+
 def _of_one(result: Result) -> Iterator[tuple[str, Figure]]:
     for name in SERVE_FIGURES:
-        value = result.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, Figure(float(value), *_own_spread(result, name, float(value)))
-    for row in result.get("rows") or []:
-        if isinstance(row, Mapping) and isinstance(row.get("measured"), int | float) and "name" in row:
-            values = row.get("values") or []
+        value = _number(result.get(name))
+        if value is not None:
+            yield name, Figure(value, *_own_spread(result, name, value))
+    rows = result.get("rows")
+    for row in rows if isinstance(rows, list) else []:
+        if not isinstance(row, Mapping) or "name" not in row:
+            continue
+        measured = _number(row.get("measured"))
+        if measured is not None:
+            values = _numbers(row.get("values"))
             spread = (min(values), max(values)) if len(values) > 1 else (None, None)
-            yield str(row["name"]), Figure(float(row["measured"]), *spread)
+            yield str(row["name"]), Figure(measured, *spread)
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; None for anything else that JSON holds. Other programs write other things into these fields."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return None
+    return float(value)
+
+
+def _numbers(values: Any) -> list[float]:
+    """The numbers of a list of numbers; nothing if it is none."""
+    numbers = [_number(value) for value in values] if isinstance(values, list) else []
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == len(numbers) else []
+
+
+def _count(value: Any) -> int:
+    number = _number(value)
+    return 0 if number is None or number < 0 else int(number)
 
 
 def _own_spread(result: Result, name: str, value: float) -> tuple[float | None, float | None]:
     if name == "slo_attainment":
-        total = sum(int(result.get(key) or 0) for key in ("completed", "failed", "unfinished"))
-        return wilson_interval(round(value * total), total)
+        total = sum(_count(result.get(key)) for key in ("completed", "failed", "unfinished"))
+        return wilson_interval(round(value * total), total) if 0 <= value <= 1 else (None, None)
     metric = name.removeprefix("mean_").removesuffix("_ms")
-    deviation, count = result.get(f"std_{metric}_ms"), int(result.get("completed") or 0)
-    if not name.startswith("mean_") or not isinstance(deviation, int | float) or count < 2:
+    deviation, count = _number(result.get(f"std_{metric}_ms")), _count(result.get("completed"))
+    if not name.startswith("mean_") or deviation is None or count < 2:
         return None, None
     half = 2.0 * deviation / math.sqrt(count)
     return value - half, value + half

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from kvist.core.errors import ConfigError
 from kvist.metrics.step_record import OperationTime, StepRecord
 
 Event = Mapping[str, Any]  # Any: what JSON holds
+# What tells an event's time, by its phase: a slice, what describes a process, anything else.
+TIMES: Mapping[str, tuple[str, ...]] = {"X": ("ts", "dur"), "M": ()}
+COUNTS = frozenset(StepRecord.__struct_fields__) - {"start_s", "duration_s", "parts", "operations"}
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Event]:
@@ -26,14 +30,24 @@ def read_events(lines: Iterable[str]) -> Iterator[Event]:
         if not text or text == "]":
             continue
         try:
-            event = json.loads(text)
-        except ValueError as error:
+            event = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             if next(stream, None) is None:
                 return  # its writer was killed in the middle of it
             raise _not_a_trace(number) from error
-        if not isinstance(event, dict) or "ph" not in event:
+        if not _is_event(event):
             raise _not_a_trace(number)
         yield event
+
+
+def _is_event(event: Any) -> bool:
+    """Whether it has what an event of its kind has, so that readers need not ask again."""
+    if not isinstance(event, dict) or not isinstance(event.get("args", {}), dict):
+        return False
+    phase = event.get("ph")
+    if not isinstance(phase, str) or not (phase == "E" or isinstance(event.get("name"), str)):
+        return False
+    return all(isinstance(event.get(name), int | float) for name in TIMES.get(phase, ("ts",)))
 
 
 def _not_a_trace(number: int) -> ConfigError:
@@ -51,13 +65,17 @@ def read_steps(events: Iterable[Event]) -> Iterator[tuple[int, StepRecord]]:
             operations.append(OperationTime(event["name"], event["dur"] / 1e6))
         elif event.get("cat") == "step":
             if step is not None:
-                yield step["pid"], _step_record(step, operations)
+                yield step.get("pid", 0), _step_record(step, operations)
             step, operations = event, []
     if step is not None:
-        yield step["pid"], _step_record(step, operations)
+        yield step.get("pid", 0), _step_record(step, operations)
 
 
 def _step_record(event: Event, operations: list[OperationTime]) -> StepRecord:
-    counts = {"num_decode_tokens": 0, "num_prefill_tokens": 0} | event["args"]
-    known = {name: value for name, value in counts.items() if name in StepRecord.__struct_fields__}
-    return StepRecord(start_s=event["ts"] / 1e6, duration_s=event["dur"] / 1e6, operations=operations, **known)
+    counts = {"num_decode_tokens": 0, "num_prefill_tokens": 0} | event.get("args", {})
+    known = {name: value for name, value in counts.items() if name in COUNTS}
+    try:
+        checked: dict[str, Any] = msgspec.convert(known, dict[str, Annotated[int, msgspec.Meta(ge=0)]])
+        return StepRecord(start_s=event["ts"] / 1e6, duration_s=event["dur"] / 1e6, operations=operations, **checked)
+    except (msgspec.ValidationError, TypeError, KeyError) as error:
+        raise ConfigError(f"this is not a step trace of this version of kvist: a step in it: {error}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvist.core.version import __version__
 from kvist.report.plot import Cell, Plot, format_cell
+from kvist.report.written_file import write_whole
 
 MAX_TABLE_ROWS = 400  # beside a plot: a page should open from a mail
 
@@ -62,7 +63,8 @@ class Report:
         )
 
     def write(self, path: Path) -> None:
-        path.write_text(self.to_html(), encoding="utf-8")
+        """Raises KvistError if the page cannot be written; what was there before stays then."""
+        write_whole(path, self.to_html())
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str | None) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
+from kvist.core.errors import ConfigError
 from kvist.repro.row import ReproRow
 
 
@@ -46,8 +49,8 @@ def to_document(result: ReproResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ReproResult:
-    """Inverse of `to_document`; keys that are not its own are passed over."""
-    rows = [ReproRow(**{key: value for key, value in row.items() if key != "ratio"}) for row in document["rows"]]
-    plots = [BarPlot(**plot) for plot in document["plots"]]
-    own = {key: document[key] for key in ("name", "title", "setup", "executor", "size", "repeats", "notes")}
-    return ReproResult(rows=rows, plots=plots, **own)
+    """Inverse of `to_document`; keys that are not its own are passed over. Raises ConfigError if some are missing."""
+    try:
+        return msgspec.convert(document, ReproResult)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"this is no result of this version's kvist repro: {error}") from error
