@@ -24,7 +24,7 @@ from kvist.core.clock import VirtualClock
 from kvist.core.errors import ConfigError
 from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
 from kvist.metrics.benchmark_result import ServerChange, benchmark_result
-from kvist.workload.adapting import at_mean_rate
+from kvist.workload.adapting import all_at_once, at_mean_rate
 from kvist.workload.trace_record import TextPart, TraceRecord
 
 SCHEDULER = SchedulerConfig(max_num_batched_tokens=128, max_num_seqs=16)
@@ -163,7 +163,7 @@ def test_profiles_stand_before_and_after_the_repeats() -> None:
     assert replace(setting, is_quick=True).parts == expected[:-1]
     assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
         "chat",
-        "chat, small pool",
+        "service_chat, small pool",
     ]
 
 
@@ -198,3 +198,13 @@ def test_each_repeat_may_have_a_prediction_of_its_own() -> None:
     assert row is not None
     assert row["error"] == pytest.approx(1.0 / 120.0)
     assert row["spread"] == pytest.approx(40.0 / 120.0)
+
+
+def test_requests_that_do_not_fit_a_small_pool_are_left_out_and_some_of_the_rest_are_preempted() -> None:
+    small = scenarios((), (), has_tight_pool=True)[0]
+    records = small.records(80)
+    assert [record.index for record in records] == list(range(80))
+    cluster = simulated_cluster(small, SCHEDULER, block_size=16, max_model_len=8192)
+    predicted = predict(table(), cluster, all_at_once(records))
+    assert predicted["completed"] == 80
+    assert predicted["preemptions"] > 0

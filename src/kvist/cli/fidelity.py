@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         type=_loads,
         metavar="NAME,...",
-        help=f"at half their lengths (default: chat, retrieval, and chat over a small pool); of {names}",
+        help=f"at half their lengths (default: chat, retrieval, and service_chat over a small pool); of {names}",
     )
     parser.add_argument(
         "--load-factors",

@@ -6,20 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kvist.config.cluster_config import ClusterCacheConfig, ClusterConfig, ReplicaGroupConfig, RouterConfig
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.workload.adapting import scale_lengths, take_first
+from kvist.workload.adapting import num_starts, scale_lengths, take_first
 from kvist.workload.load_file import shipped_loads
-from kvist.workload.trace_record import TraceRecord
+from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
 LOAD_FACTORS = (0.5, 0.7, 0.9, 1.2)
 POOL_TOKENS = 32_768
-TIGHT_POOL_TOKENS = 4_096
+TIGHT_POOL_TOKENS = 1_536
 TIGHT_LOAD_FACTORS = (1.2,)
 LENGTH_FACTOR = 0.5  # of the loads' prompts and answers: more requests in the same time, so that percentiles mean more
 MIN_REQUESTS = 12  # and as many tell how many a run is to have
 DEFAULT_LOADS = ("chat", "retrieval")
-TIGHT_LOAD = "chat"
+TIGHT_LOAD = "service_chat"  # its answers vary much in length, so that some outgrow the pool
 MAX_NUM_QUEUED = 1_000_000  # nobody is turned away: both sides get the same requests
 
 
@@ -33,9 +35,14 @@ class Scenario:
     load_factors: Sequence[float]
 
     def records(self, count: int) -> list[TraceRecord]:
-        """The first `count` requests of the load, at its own rate for a capacity of one request per second."""
+        """The first `count` requests of the load that fit the pool, at its own rate for one request per second."""
         load = shipped_loads().load(self.load)
-        return take_first(scale_lengths(load.records(capacity_per_s=1.0), LENGTH_FACTOR), count)
+        records = scale_lengths(load.records(capacity_per_s=1.0), LENGTH_FACTOR)
+        if num_starts(records) < len(records):
+            return take_first(records, count)  # who follows another cannot be left without it
+        lengths = zip(count_prompt_tokens(records), records, strict=True)
+        fitting = [record for prompt, record in lengths if prompt + record.num_output_tokens <= self.pool_tokens]
+        return [msgspec.structs.replace(record, index=place) for place, record in enumerate(fitting[:count])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,7 @@ def run_name(scenario: str, load_factor: float, repeat: int) -> str:
 
 
 def scenarios(loads: Sequence[str], load_factors: Sequence[float], *, has_tight_pool: bool) -> list[Scenario]:
-    """Each load over the usual pool; and, to see preemptions, the chat load over a pool that is too small for it."""
+    """Each load over the usual pool; and, to see preemptions, one over a pool that is too small for it."""
     listed = [Scenario(name=load, load=load, pool_tokens=POOL_TOKENS, load_factors=load_factors) for load in loads]
     if has_tight_pool:
         listed.append(
