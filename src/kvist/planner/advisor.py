@@ -187,7 +187,7 @@ class Advisor:
             if loss > MAX_LOSS:
                 left_out.append(replace(each, after=after, is_taken=False, why=f"costs {loss:.0%} of goodput"))
                 continue
-            why = f"{each.technique.name} gains more"
+            why = f"gains less than {each.technique.name}"
             left_out += [replace(other, is_taken=False, why=why) for other in hopeful[place + 1 :]]
             return replace(each, after=after), left_out
         return None, left_out

@@ -79,6 +79,7 @@ class Rounds:
     placements.
 
     hopeful_share: of the best score of a round, what a candidate must be able to reach; else its search ends.
+    bound_share: the same for its bound, which short runs do not flatter as they do the best score.
     """
 
     efforts: Sequence[Effort]
@@ -86,6 +87,7 @@ class Rounds:
     last: Effort
     num_finalists: int
     hopeful_share: float = 0.6
+    bound_share: float = 0.75
 
 
 FULL = Rounds(
@@ -220,7 +222,7 @@ class _Halving:
     def is_hopeless(self, candidate: Candidate) -> bool:
         """Whether its step times alone tell that it cannot come near the best one found."""
         score = self.goal.score(candidate, self.bounds[candidate].max_rate_per_s)
-        return score <= 0.0 or score < self.rounds.hopeful_share * self.best
+        return score <= 0.0 or score < self.rounds.bound_share * self.best
 
     def _task(self, candidate: Candidate, effort: Effort) -> Task:
         shorter = self.units.get(candidate)
