@@ -67,35 +67,57 @@ inline void end_sums(const Block& b) {
     if constexpr (kTwo) tile_store<2>(b.sums[1][0], kTileBytes);
     if constexpr (kTwo && kTiles == 2) tile_store<3>(b.sums[1][1], kTileBytes);
 }
+template <bool kTwo>
+inline void load_rows(const Block& b, int g) {
+    tile_load<4>(b.x + g * kTileBytes, b.stride);
+    if constexpr (kTwo) tile_load<5>(b.x + g * kTileBytes + kTileRows * b.stride, b.stride);
+}
+template <int kAt>
+inline void load_weights(const Block& b, const MatrixRoom& room, int g) {
+    tile_load<6 + kAt>(room.weights[kAt] + (g & b.kept) * kGroupTile, kTileBytes);
+}
+template <int kAt, bool kTwo>
+inline void add_products() {
+    tile_dot_bfloat<kAt, 4, 6 + kAt>();
+    if constexpr (kTwo) tile_dot_bfloat<2 + kAt, 5, 6 + kAt>();
+}
 template <int kTiles, bool kTwo>
 inline void multiply_group(const Block& b, const MatrixRoom& room, int g) {
-    const char* x = b.x + g * kTileBytes;
-    const int at = (g & b.kept) * kGroupTile;
-    tile_load<4>(x, b.stride);
-    tile_load<6>(room.weights[0] + at, kTileBytes);
-    tile_dot_bfloat<0, 4, 6>();
+    load_rows<kTwo>(b, g);
+    load_weights<0>(b, room, g);
+    add_products<0, kTwo>();
     if constexpr (kTiles == 2) {
-        tile_load<7>(room.weights[1] + at, kTileBytes);
-        tile_dot_bfloat<1, 4, 7>();
-    }
-    if constexpr (kTwo) {
-        tile_load<5>(x + kTileRows * b.stride, b.stride);
-        tile_dot_bfloat<2, 5, 6>();
-        if constexpr (kTiles == 2) tile_dot_bfloat<3, 5, 7>();
+        load_weights<1>(b, room, g);
+        add_products<1, kTwo>();
     }
 }
 
-// The first block of rows: its products run behind the widening of what they need, which overlaps with them.
+// The first block of rows: its products run behind the widening of what they need, which overlaps with them. A product waits for
+// nothing when its turn comes, as its tiles were loaded a group before: what waits would hold up all that the processor has begun.
 template <class Format, int kTiles, bool kTwo>
 void widen_and_multiply(const Block& b, MatrixRoom& room, const PackedTile<Format> (&packed)[2], int first_group) {
+    constexpr int kLast = kTiles - 1;
+    const auto widen_tile = [&](int t, int g) {
+        widen<Format>(packed[t].block(first_group + g), (first_group + g) % Format::kGroups,
+                      room.weights[t] + (g & b.kept) * kGroupTile);
+    };
     begin_sums<kTiles, kTwo>(b);
     for (int g = 0; g < b.groups + kBehind; g++) {
-        if (g < b.groups)
-            for (int t = 0; t < kTiles; t++)
-                widen<Format>(packed[t].block(first_group + g), (first_group + g) % Format::kGroups,
-                              room.weights[t] + (g & b.kept) * kGroupTile);
-        if (g >= kBehind) multiply_group<kTiles, kTwo>(b, room, g - kBehind);
+        const int loaded = g - kBehind;
+        if constexpr (kTiles == 2) {
+            if (g < b.groups) widen_tile(0, g);
+            if (loaded > 0) add_products<0, kTwo>();
+            if (loaded >= 0) load_weights<0>(b, room, loaded);
+        }
+        if (g < b.groups) widen_tile(kLast, g);
+        if (loaded > 0) add_products<kLast, kTwo>();
+        if (loaded >= 0) {
+            load_weights<kLast>(b, room, loaded);
+            load_rows<kTwo>(b, loaded);
+        }
     }
+    if constexpr (kTiles == 2) add_products<0, kTwo>();
+    add_products<kLast, kTwo>();
     end_sums<kTiles, kTwo>(b);
 }
 

@@ -60,17 +60,18 @@ template <uint32_t kField, uint32_t kBase>
 inline F16 with_base(__m512i x) {  // (x & kField) | kBase
     return {_mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, _mm512_set1_epi32(kField), _mm512_set1_epi32(kBase), 0xea))};
 }
-inline void store_pairs(uint16_t* to, F16 even, F16 odd) {  // the second store takes what would be a step to merge them
-    constexpr __mmask32 kEven = 0x55555555;
-    _mm512_store_si512(to, _mm512_castps_si512(odd.v));
-    _mm512_mask_storeu_epi16(to, kEven, _mm512_srli_epi32(_mm512_castps_si512(even.v), 16));
+// [output][2]: the upper halves of both.
+inline void store_pairs(uint16_t* to, F16 even, F16 odd) {
+    constexpr __mmask64 kEven = 0x3333333333333333;
+    const __m512i low = _mm512_castps_si512(even.v);
+    _mm512_store_si512(to, _mm512_mask_alignr_epi8(_mm512_castps_si512(odd.v), kEven, low, low, 2));
 }
 
 constexpr uint32_t exponent(int e) { return static_cast<uint32_t>(127 + e) << 23; }
 
 // Steps s and s + 4 from 64 bytes of nibbles, as they are packed.
 inline void widen_nibbles(const uint8_t* nibbles, const WideScales& s, uint16_t* low, uint16_t* high) {
-    const __m512i x = _mm512_loadu_si512(nibbles), left = _mm512_rol_epi32(x, 8), far = _mm512_rol_epi32(x, 16),
+    const __m512i x = _mm512_loadu_si512(nibbles), far = _mm512_rol_epi32(x, 16), left = _mm512_rol_epi32(x, 8),
                   right = _mm512_ror_epi32(x, 8);
     const auto at8 = [&](__m512i v) { return fma(with_base<0xf00, exponent(15)>(v), s.d, s.low); };
     const auto at12 = [&](__m512i v) { return fma(with_base<0xf000, exponent(11)>(v), s.d, s.middle); };

@@ -121,3 +121,30 @@ def test_flags_that_make_no_sense_are_refused(
 ) -> None:
     assert main(["simulate", "--config", str(cluster_file), "--workload", "chat", *words]) == EXIT_USAGE
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CLUSTER.replace("count = 2", "count = 100_000_000"), "count must be at most"),
+        (CLUSTER.replace("20_000", "100_000_000_000_000"), "kv_cache_tokens must be at most"),
+        (CLUSTER.replace("count = 2", "prefill_weight = 0.0"), "no replica may prefill"),
+        (CLUSTER.replace("count = 2", "decode_weight = 0.0"), "no replica may decode"),
+        (CLUSTER.replace("= 0.01", "= 1e300"), "per_step_s must be a number of seconds"),
+        (CLUSTER + "[[failures]]\nreplica = 0\nat_s = 0.0\ndown_s = 1e300\n", "down_s must be at most"),
+    ],
+)
+def test_clusters_that_nobody_can_simulate_are_refused(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text, encoding="utf-8")
+    words = ["simulate", "--config", str(path), "--workload", "chat", "--num-prompts", "2", "--capacity", "1"]
+    assert main(words) == EXIT_USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_a_load_that_takes_centuries_is_refused(cluster_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--config", str(cluster_file), "--workload", "chat", "--num-prompts", "20"]
+    assert main([*words, "--capacity", "1e-9"]) == EXIT_USAGE
+    assert "146 years" in capsys.readouterr().err

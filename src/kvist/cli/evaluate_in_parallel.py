@@ -6,11 +6,11 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic
 
+from kvist.bench.worker_processes import worker_processes
 from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.search import Item, Result, RunAll, run_here
 
@@ -26,7 +26,7 @@ def task_runner(problem: PlanningProblem, *, num_processes: int | None = None) -
     if count == 1:
         yield _counted(run_here(problem))
         return
-    with ProcessPoolExecutor(count) as pool:
+    with worker_processes(count) as pool:
 
         def run_all(job: Callable[[Item, PlanningProblem], Result], items: Sequence[Item]) -> Iterable[Result]:
             # Some at a time: the problem, load and all, goes with each lot.

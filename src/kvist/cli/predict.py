@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 from kvist.cli.cost_arguments import add_placement_arguments, chosen_calibration, chosen_placement
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.config.arguments import whole_number
+from kvist.core.errors import ConfigError
 from kvist.costmodel.engine_generation import engine_generation
 
 if TYPE_CHECKING:
     from kvist.costmodel.roofline import RooflineModel
     from kvist.costmodel.step_work import StepWork
+
+MAX_BATCH = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     from kvist.costmodel.calibration import calibrated_model
     from kvist.costmodel.step_work import StepWork
 
+    if arguments.batch > MAX_BATCH:
+        raise ConfigError(f"--batch {arguments.batch}: at most {MAX_BATCH}")
     chunk = (arguments.new_tokens, arguments.context)
     work = StepWork.of([chunk] * arguments.batch, num_sampled=arguments.batch)
     if arguments.profile is not None:

@@ -20,6 +20,8 @@ from kvist.simulator.placed_cluster import place_cluster
 
 _ROLES = {"p": ("prefill", 1.0, 0.0), "d": ("decode", 0.0, 1.0), "m": ("mixed", 1.0, 1.0)}
 
+MAX_REPLICAS = 4096
+
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("cluster options")
@@ -113,6 +115,8 @@ def _role_groups(origin: ReplicaGroupConfig, roles: str, num_replicas: int | Non
         raise ConfigError(f"--roles {roles!r}: write counts and roles, as in 8p8d or 2p4d1m")
     if num_replicas is not None and sum(int(count) for count, _ in parts) != num_replicas:
         raise ConfigError(f"--roles {roles} names another number of replicas than --replicas {num_replicas}")
+    if sum(int(count) for count, _ in parts) > MAX_REPLICAS:
+        raise ConfigError(f"--roles {roles!r}: there may be at most {MAX_REPLICAS} replicas")
     if len({role for _, role in parts}) < len(parts) or any(int(count) == 0 for count, _ in parts):
         raise ConfigError(f"--roles {roles!r}: name each role once, with at least one replica")
     groups = []

@@ -29,6 +29,7 @@ class ReplicaGroupConfig:
         None,
         help="tokens that a replica's KV pool holds; default: what its devices have room for",
         low=32,
+        high=2**30,
         unit="tokens",
     )
     host_cache_tokens: int = option(0, help="tokens of evicted KV that its host memory keeps", low=0, unit="tokens")
@@ -53,7 +54,9 @@ class ReplicaGroupConfig:
         choices=ATTENTIONS,
     )
     num_kv_heads: int | None = option(None, help="heads of K and V, to compare with; default: the model's own", low=1)
-    start_delay_s: float = option(0.0, help="time from a start, or a restart, to the first step", low=0.0, unit="s")
+    start_delay_s: float = option(
+        0.0, help="time from a start, or a restart, to the first step", low=0.0, high=1e8, unit="s"
+    )
 
     @property
     def num_devices(self) -> int:
@@ -107,8 +110,8 @@ class FailureConfig:
     """One replica stops: its requests and its KV are lost; it comes back empty after `down_s`, and its start delay."""
 
     replica: int = option(0, help="number of the replica, counted over all groups", low=0)
-    at_s: float = option(0.0, help="when it stops", low=0.0, unit="s")
-    down_s: float | None = option(None, help="how long it is away; default: for good", low=0.0, unit="s")
+    at_s: float = option(0.0, help="when it stops", low=0.0, high=1e8, unit="s")
+    down_s: float | None = option(None, help="how long it is away; default: for good", low=0.0, high=1e8, unit="s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

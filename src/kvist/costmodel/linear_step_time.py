@@ -11,6 +11,8 @@ from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 from kvist.costmodel.step_work import StepWork
 
+MAX_SECONDS = 1e6  # of a coefficient: more is a wrong unit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearStepTime:
@@ -49,8 +51,8 @@ def linear_step_time(values: Mapping[str, Any], *, where: str) -> LinearStepTime
             raise ConfigError(
                 f"{where} has no coefficient {name!r}.{did_you_mean(name, names)} There is {', '.join(names)}."
             )
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-            raise ConfigError(f"{where}: {name} must be a number of seconds, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= MAX_SECONDS:
+            raise ConfigError(f"{where}: {name} must be a number of seconds from 0 to {MAX_SECONDS:g}, not {value!r}")
     if not any(values.values()):
         raise ConfigError(f"{where}: all coefficients are 0, so no step would take any time")
     return LinearStepTime(**{name: float(value) for name, value in values.items()})

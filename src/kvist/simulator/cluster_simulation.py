@@ -34,6 +34,7 @@ from kvist.simulator.topology import Topology
 from kvist.simulator.trace_prompts import TracePrompts
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
+MAX_TIME_NS = 2**62  # 146 years; times are kept in 64 bits
 StepTimeModels = StepTimeModel | Mapping[str, StepTimeModel]
 
 
@@ -292,6 +293,10 @@ class ClusterSimulation:
     # What will happen
 
     def _push(self, time_ns: int, kind: Kind, payload: Any) -> None:  # Any: what its kind says
+        if time_ns > MAX_TIME_NS:
+            raise ConfigError(
+                "the simulation passes 146 years of virtual time: requests come too seldom, or a step takes too long"
+            )
         self._num_pushed += 1
         heapq.heappush(self._heap, (time_ns, int(kind), self._num_pushed, payload))
 

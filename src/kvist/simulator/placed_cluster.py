@@ -50,6 +50,12 @@ def place_cluster(
 
     Raises ConfigError if something is left open, or if a model does not fit.
     """
+    for phase, weights in (
+        ("prefill", [group.prefill_weight for group in config.groups]),
+        ("decode", [group.decode_weight for group in config.groups]),
+    ):
+        if not any(weights):
+            raise ConfigError(f"no replica may {phase}: give one group a {phase}_weight above 0")
     groups, models, bytes_per_token = [], dict(step_times), set()
     for group in config.groups:
         needs_placement = group.name not in models or group.kv_cache_tokens is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 
 from kvist.bench.calibration.fit import Fitted, Placed, fit, held_out_errors, log_error, placed_points
 from kvist.bench.calibration.points import BadPoint, Point
+from kvist.bench.worker_processes import worker_processes
 from kvist.core.errors import ConfigError
 from kvist.costmodel.calibration import LAYOUT_VERSION, Calibration, CalibrationEntry
 from kvist.execution.threads import granted_cores
@@ -55,7 +55,7 @@ def calibrate(
     ordered = sorted(groups.values(), key=len, reverse=True)
     fitted: dict[Group, Fitted] = {}
     errors: list[RowError] = []
-    with ProcessPoolExecutor(max_workers=granted_cores()) as pool:
+    with worker_processes(granted_cores()) as pool:
         for points, (found, found_errors) in zip(
             ordered, pool.map(_fit_group, ordered, [is_quick] * len(ordered)), strict=True
         ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from kvist.bench.calibration.fit import Placed, place
@@ -13,6 +12,7 @@ from kvist.bench.calibration.passes import PASS_KINDS, predict_passes
 from kvist.bench.calibration.points import BadPoint, Point
 from kvist.bench.calibration.serving import ServingPredictor
 from kvist.bench.calibration.steady_state import predict_steady
+from kvist.bench.worker_processes import worker_processes
 from kvist.core.errors import KvistError
 from kvist.costmodel.calibration import Calibration, calibrated_model, nearest_entry, shipped_calibration
 from kvist.costmodel.roofline import RooflineModel
@@ -49,7 +49,7 @@ def predict_points(
     if runs:
         # The longest first, so that no worker is left with one at the end.
         groups = sorted(runs.values(), key=_size, reverse=True)
-        with ProcessPoolExecutor(max_workers=granted_cores()) as pool:
+        with worker_processes(granted_cores()) as pool:
             for group, found in zip(groups, pool.map(_predict_run, groups, [known] * len(groups)), strict=True):
                 answers |= {number: answer for (number, _), answer in zip(group, found, strict=True)}
     return [answers[number] for number in range(len(rows))]
