@@ -20,8 +20,8 @@ constexpr int kMaxChunk = 64;  // groups along K that are widened at a time
 constexpr int kMaxRun = 256;   // rows that use one widening
 constexpr int kBlockRows = 2 * kTileRows;
 
-constexpr int kBehind = 4;  // groups between widening and product: the stores have left by then
-constexpr int kRing = 8;    // groups that are kept where no more rows need them
+constexpr int kBehind = 1;  // groups between widening and loading: the stores have left by then
+constexpr int kRing = 4;    // groups that are kept where no more rows need them
 
 struct MatrixRoom {
     alignas(64) uint16_t weights[2][kMaxChunk * kGroupTile];           // [tile of outputs][group][pair of k][output][2]
@@ -148,12 +148,12 @@ void fetch_outputs(const LinearArgs& a, int tile, int row, int num_rows) {
 
 // kTiles of outputs for at most kMaxRun rows. `unit` has the shapes of the first block.
 template <class Format, int kTiles>
-void matrix_tiles(const LinearArgs& a, MatrixUnit& unit, int tile, int tile_end, int row_begin, int row_end) {
+void matrix_tiles(const LinearArgs& a, MatrixUnit& unit, int tile, int row_begin, int row_end) {
     static_assert(kBehind < kRing);
     auto& room = scratch<MatrixRoom>();
     const int num_groups = a.w.k / kGroup;
-    const PackedTile<Format> packed[2] = {packed_tile<Format>(a, tile, tile_end, kTiles),
-                                          packed_tile<Format>(a, tile + kTiles - 1, tile_end, kTiles)};
+    const PackedTile<Format> packed[2] = {packed_tile<Format>(a, tile, kTiles),
+                                          packed_tile<Format>(a, tile + kTiles - 1, kTiles)};
     const int kept = row_end - row_begin > kBlockRows ? -1 : kRing - 1;
     for (int begin = 0; begin < num_groups; begin += kMaxChunk) {
         const int groups = std::min(kMaxChunk, num_groups - begin);
@@ -187,8 +187,8 @@ void linear_tiles(const LinearArgs& a, int tile_begin, int tile_end, int row_beg
         const int stop = std::min(row_begin + kMaxRun, row_end);
         MatrixUnit unit(shapes_of(std::min(stop - row_begin, kBlockRows)));
         int tile = tile_begin;
-        for (; tile + 2 <= tile_end; tile += 2) matrix_tiles<Format, 2>(a, unit, tile, tile_end, row_begin, stop);
-        if (tile < tile_end) matrix_tiles<Format, 1>(a, unit, tile, tile_end, row_begin, stop);
+        for (; tile + 2 <= tile_end; tile += 2) matrix_tiles<Format, 2>(a, unit, tile, row_begin, stop);
+        if (tile < tile_end) matrix_tiles<Format, 1>(a, unit, tile, row_begin, stop);
     }
 }
 

@@ -95,13 +95,13 @@ class Linear : public Operation {
 class GatedLinear : public Operation {
    public:
     static constexpr int kTilesPerGroup = kGroup / kTile;
-    static constexpr int kGroupsPerItem = 2;  // where there are many rows
+    static constexpr int kGroupsPerItem = 2;  // where there are many rows; always for the matrix unit, which each call sets up
 
     GatedLinear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind, int out)
         : Operation("gated_linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)), x_(plan.quantized(quantized)),
           gate_(gate), up_(up), kind_(kind), out_(plan.quantized(out)) {}
     int prepare(const Step& step) override {
-        groups_per_item_ = step.num_tokens < kManyRows ? 1 : kGroupsPerItem;
+        groups_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kGroupsPerItem;
         return ceil_div(num_groups(), groups_per_item_) * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {

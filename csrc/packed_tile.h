@@ -7,9 +7,10 @@
 namespace kvist::KVIST_ISA {
 namespace {
 
-constexpr int kAheadBytes = 4096;  // how far the weights of few rows are fetched before they are used
+constexpr int kAheadBytes = 16384;  // how far the weights of few rows are fetched before they are used
 
-// One tile's weights, which fetches those `ahead` bytes further on, up to the end of the caller's tiles, as a group is asked for.
+// One tile's weights, which fetches those `ahead` bytes further on, up to the end of the matrix, as a group is asked for: who
+// calls for a few tiles mostly calls for the next ones then.
 template <class Format>
 struct PackedTile {
     const typename Format::Block* blocks;
@@ -27,10 +28,11 @@ struct PackedTile {
     auto unfold(int g) const { return Format::expand(block(g), g % Format::kGroups); }
 };
 template <class Format>
-PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tile_end, int tiles_ahead) {
+PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tiles_ahead) {
     const int blocks_per_tile = a.w.k / (kGroup * Format::kGroups);
     const auto* data = static_cast<const typename Format::Block*>(a.w.data);
-    return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + int64_t{tile_end} * blocks_per_tile),
+    const int64_t num_tiles = (a.w.n + kTile - 1) / kTile;
+    return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + num_tiles * blocks_per_tile),
             tiles_ahead ? int64_t{tiles_ahead} * blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }
 
