@@ -8,12 +8,13 @@ Run: python -m benchmarks.cluster_routing [ROUTER ...]
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 from typing import Any
 
-from benchmarks.result_file import RESULTS, take_no_options, write_result
+from benchmarks.result_file import RESULTS, write_result
 from kvist.config.cluster_config import ROUTERS
 from kvist.metrics.percentiles import percentile
 from kvist.repro.mooncake_cluster import STEP_TIME, mooncake_cluster
@@ -46,7 +47,9 @@ def measure(router: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or list(ROUTERS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("routers", nargs="*", metavar="ROUTER", choices=[*ROUTERS, []], help=", ".join(ROUTERS))
+    chosen = parser.parse_args().routers or list(ROUTERS)
     path = RESULTS / "cluster_routing.json"
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
     for router in chosen:
@@ -62,5 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    take_no_options(__doc__)
     main()
