@@ -179,8 +179,8 @@ def test_csvs_as_spreadsheets_and_newer_traces_write_them_are_read(tmp_path):
         ("deep.jsonl", b"[" * 100_000, "no trace that kvist knows"),
         ("deep_object.jsonl", b'{"a":' * 100_000, "line 1"),
         ("none.csv", b"num_prefill_tokens,num_decode_tokens\n", "holds no request"),
-        ("cut.jsonl.gz", gzip.compress(mooncake_line() * 99)[:40], "cannot read the trace"),
-        ("damaged.csv.gz", gzip.compress(b"", 0)[:10] + b"\xff" * 40, "cannot read the trace"),
+        ("cut.jsonl.gz", gzip.compress(mooncake_line() * 99, mtime=0)[:40], "cannot read the trace"),
+        ("damaged.csv.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 40, "cannot read the trace"),
         ("plain.gz", b"{}", "cannot read the trace"),
     ],
 )
