@@ -99,7 +99,7 @@ ROWS = (
     ),
     Row(
         "step_trace",
-        ("kernels of every 32. step timed", "1 request", "cpu_us_per_step"),
+        ("kernels of every 128. step timed", "1 request", "cpu_us_per_step"),
         "a step trace: CPU time that it takes of each step of one stream",
         "2% of a step",
         "us",
