@@ -17,9 +17,9 @@ from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.model_spec import ModelSpec
 from kvist.core.request import RequestId
-from kvist.core.step_plan import StepPlan
 from kvist.costmodel.step_time_model import LearningStepTimeModel
 from kvist.engine.engine_core import EngineCore
+from kvist.engine.lone_step import run_idle_step
 from kvist.execution.loading import load_model_executor
 from kvist.execution.model_executor import ModelExecutor
 from kvist.kvcache.kv_cache import KVCache
@@ -95,16 +95,7 @@ class LoadedModel:
 
     def forget(self, request_ids: Iterable[RequestId]) -> None:
         """Let the executor forget requests of an engine that takes no more steps."""
-        plan = StepPlan(
-            step_id=-1,
-            request_ids=[],
-            start_positions=[],
-            num_scheduled_tokens=[],
-            samples=[],
-            num_total_tokens=0,
-            dropped_request_ids=list(request_ids),
-        )
-        self.executor.finish_step(self.executor.begin_step(plan))
+        run_idle_step(self.executor, dropped_request_ids=request_ids)
 
     def close(self) -> None:
         self.executor.close()

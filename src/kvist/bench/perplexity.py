@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from kvist.core.request import RequestId
 from kvist.core.sampling_params import SamplingParams
 from kvist.engine.executor import Executor
-from kvist.engine.lone_step import forget, lone_step
+from kvist.engine.lone_step import lone_step, run_idle_step
 
 _REQUEST_ID = RequestId("perplexity")
 
@@ -21,7 +21,7 @@ def token_logprobs(executor: Executor, token_ids: Sequence[int], *, block_size: 
     sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     plan = lone_step(_REQUEST_ID, token_ids, sampling, block_size=block_size, samples=False)
     result = executor.finish_step(executor.begin_step(plan))
-    forget(executor, _REQUEST_ID)
+    run_idle_step(executor, dropped_request_ids=[_REQUEST_ID])
     return [entry.logprob for entry in result.prompt_logprobs.get(0, [])]
 
 

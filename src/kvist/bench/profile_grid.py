@@ -8,8 +8,9 @@ from kvist.bench.loaded_model import LoadedModel
 from kvist.bench.step_timer import Chunks, StepTimer
 from kvist.core.clock import Clock
 from kvist.core.errors import ConfigError
-from kvist.core.step_plan import BlockMove, BlockMoveKind, StepPlan
+from kvist.core.step_plan import BlockMove, BlockMoveKind
 from kvist.costmodel.profile_table import ProfilePoint
+from kvist.engine.lone_step import run_idle_step
 
 DECODE_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 DECODE_CONTEXTS = (64, 512, 2048)
@@ -117,16 +118,7 @@ def fill_pool(loaded: LoadedModel) -> None:
     timer_plan.best_s([(written, 0)], repeats=1)
     sources = max(written // size, 1)
     moves = [BlockMove(BlockMoveKind.COPY, b % sources, b, size) for b in range(sources, loaded.num_blocks)]
-    plan = StepPlan(
-        step_id=-1,
-        request_ids=[],
-        start_positions=[],
-        num_scheduled_tokens=[],
-        samples=[],
-        num_total_tokens=0,
-        block_moves=moves,
-    )
-    loaded.executor.finish_step(loaded.executor.begin_step(plan))
+    run_idle_step(loaded.executor, block_moves=moves)
 
 
 class _NoClock(Clock):

@@ -9,6 +9,7 @@ from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
 from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
 from kvist.engine.executor import Executor
+from kvist.engine.lone_step import run_idle_step
 
 Chunks = Sequence[tuple[int, int]]  # new tokens, tokens of context before them
 
@@ -42,7 +43,7 @@ class StepTimer:
         """The token that each chunk of one such step gives."""
         plan = self._plan(chunks, samples=True)
         result = self._executor.finish_step(self._executor.begin_step(plan))
-        self._forget(plan)
+        run_idle_step(self._executor, dropped_request_ids=plan.request_ids)
         return [tokens[0] for tokens in result.sampled_token_ids if tokens]
 
     def _plan(self, chunks: Chunks, *, samples: bool) -> StepPlan:
@@ -70,20 +71,8 @@ class StepTimer:
         begun_s = self._clock.now_s()
         self._executor.finish_step(self._executor.begin_step(plan))
         step_time_s = self._clock.now_s() - begun_s
-        self._forget(plan)
+        run_idle_step(self._executor, dropped_request_ids=plan.request_ids)
         return step_time_s
-
-    def _forget(self, plan: StepPlan) -> None:
-        forget = StepPlan(
-            step_id=-1,
-            request_ids=[],
-            start_positions=[],
-            num_scheduled_tokens=[],
-            samples=[],
-            num_total_tokens=0,
-            dropped_request_ids=plan.request_ids,
-        )
-        self._executor.finish_step(self._executor.begin_step(forget))
 
 
 def _data(request_id: RequestId, num_tokens: int) -> ScheduledRequestData:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kvist.core.request import RequestId, pack_token_ids
 from kvist.core.sampling_params import SamplingParams
-from kvist.core.step_plan import ScheduledRequestData, StepPlan, TableEdit
+from kvist.core.step_plan import BlockMove, ScheduledRequestData, StepPlan, TableEdit
 from kvist.engine.executor import Executor
 
 
@@ -35,8 +35,10 @@ def lone_step(
     )
 
 
-def forget(executor: Executor, request_id: RequestId) -> None:
-    """Let the executor drop the request, in a step that computes nothing."""
+def run_idle_step(
+    executor: Executor, *, dropped_request_ids: Iterable[RequestId] = (), block_moves: Iterable[BlockMove] = ()
+) -> None:
+    """Let the executor drop requests and move blocks, in a step that computes nothing."""
     plan = StepPlan(
         step_id=-1,
         request_ids=[],
@@ -44,6 +46,7 @@ def forget(executor: Executor, request_id: RequestId) -> None:
         num_scheduled_tokens=[],
         samples=[],
         num_total_tokens=0,
-        dropped_request_ids=[request_id],
+        block_moves=list(block_moves),
+        dropped_request_ids=list(dropped_request_ids),
     )
     executor.finish_step(executor.begin_step(plan))

@@ -22,7 +22,7 @@ from kvist.core.errors import CheckpointError
 from kvist.core.request import RequestId
 from kvist.core.sampling_params import SamplingParams
 from kvist.engine.executor import Executor
-from kvist.engine.lone_step import forget, lone_step
+from kvist.engine.lone_step import lone_step, run_idle_step
 from kvist.weights.atomic_file import write_atomically
 
 STEP_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -143,7 +143,7 @@ def _time_step(executor: Executor, clock: Clock, num_tokens: int, block_size: in
     begun_s = clock.now_s()
     executor.finish_step(executor.begin_step(plan))
     step_time_s = clock.now_s() - begun_s
-    forget(executor, _REQUEST_ID)
+    run_idle_step(executor, dropped_request_ids=[_REQUEST_ID])
     return step_time_s
 
 
