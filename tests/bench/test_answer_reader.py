@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvist.bench import answer_reader
 from kvist.bench.answer_reader import MAX_EVENT_BYTES, AnswerReader, StreamError, deliveries
 from kvist.bench.run_requests import sample_deliveries
 
@@ -197,3 +198,14 @@ def test_a_stream_that_is_done_without_an_answer_is_an_error() -> None:
     reader.feed(0.0, b"data: [DONE]\n\n")
     with pytest.raises(StreamError):
         reader.finish()
+
+
+def test_a_server_that_never_stops_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_reader, "MAX_ANSWER_BYTES", 1000)
+    reader = AnswerReader()
+    data = event([text("and on", ids=[1])])
+    for _ in range(1000 // len(data)):
+        reader.feed(0.0, data)
+    with pytest.raises(StreamError, match="more than 1000 bytes"):
+        reader.feed(0.0, data)
+    assert reader.samples[0].token_ids

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
+from kvist.bench import client_run
 from kvist.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +70,10 @@ class oracle:
     def __enter__(self) -> str:
         assert self._process.stdout is not None
         return f"http://127.0.0.1:{int(self._process.stdout.readline())}/v1"
+
+    def kill(self) -> None:
+        """As by `kill -9`."""
+        self._process.kill()
 
     def __exit__(self, *error: object) -> None:
         self._process.communicate(timeout=30)
@@ -204,3 +210,27 @@ def test_who_is_told_to_stop_prints_what_was_measured(sent: signal.Signals, tmp_
     assert result["was_stopped"]
     assert result["completed"] > 0
     assert result["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("says", ["ids", "nothing"])
+@pytest.mark.parametrize("search", [[], ["--find-max-rate", "--goodput", "e2el:60000"]])
+def test_a_server_that_is_killed_leaves_what_was_measured(
+    says: str, search: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client_run, "LONGEST_ABSENCE_S", 0.2)
+    path = tmp_path / "r.json"
+    words = ["--request-rate", "20", "--num-prompts", "30" if search else "1000", "--random-input-len", "2"]
+    server = oracle(itl_s=0.02, says=says)
+    with server as url:
+        killer = Timer(3.0, server.kill)
+        killer.start()
+        try:
+            assert bench(url, *words, *search, "--json", str(path)) == 1
+        finally:
+            killer.cancel()
+    result = json.loads(path.read_text())
+    assert result["server_was_lost"]
+    assert result["completed"] > 0
+    assert search or result["failed"] > 0
+    assert "THE SERVER WAS GONE" in capsys.readouterr().out

@@ -34,6 +34,18 @@ def test_inspect_as_json_counts_every_byte_and_parameter(
     assert memory["total_bytes"] == memory["weight_bytes"] + memory["workspace_bytes"] + memory["kv_pool_bytes"]
 
 
+def test_inspect_counts_a_draft_model(tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:
+    memory = {}
+    for words in ([], ["--speculative-model", str(tiny_model("llama", "q8_0"))]):
+        assert main(["inspect", str(tiny_model()), "--json", "--num-blocks", "10", *words]) == 0
+        memory[bool(words)] = json.loads(capsys.readouterr().out)["memory"]
+    assert memory[False]["draft_weight_bytes"] == 0 < memory[True]["draft_weight_bytes"]
+    assert memory[True]["kv_bytes_per_token"] > memory[False]["kv_bytes_per_token"]
+    assert memory[True]["total_bytes"] > memory[False]["total_bytes"] + memory[True]["draft_weight_bytes"]
+    assert main(["inspect", str(tiny_model()), "--num-blocks", "10", *words]) == 0
+    assert "draft model" in capsys.readouterr().out
+
+
 def test_inspect_reads_no_weights(tiny_model: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = tiny_model("llama", "f32")
     assert main(["inspect", str(whole), "--json"]) == 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
+from kvist.cli.main import COMMANDS
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.config.arguments import ArgumentParser
 from kvist.core.errors import ConfigError, KvistError
 from kvist.report.written_file import write_whole
 
@@ -26,6 +29,15 @@ def test_a_result_says_where_it_comes_from(tmp_path: Path) -> None:
     assert {"command", "commit", "machine"} <= set(document)
     assert (document["name"], document["repeats"], document["rows"], document["date"]) == ("what", 3, [1], "as given")
     assert {"cpu", "num_cores_granted", "isa", "load_average_1_min"} <= set(document["machine"])
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.split()[0] in ("bench", "repro")])
+def test_every_measuring_command_takes_the_same_four_flags(name: str) -> None:
+    parser = ArgumentParser(prog=name)
+    importlib.import_module(COMMANDS[name].module).add_arguments(parser)
+    actions = {flag: action for action in parser._actions for flag in action.option_strings}
+    assert (actions["--json"].type, actions["--report"].type, actions["--quick"].nargs) == (Path, Path, 0)
+    assert actions["--model"].nargs != 0
 
 
 @pytest.mark.parametrize("flag", ["--json", "--report"])

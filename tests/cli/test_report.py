@@ -87,19 +87,6 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_trace_is_summed_up_in_a_table_or_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "trace.json").write_text("".join(trace_lines()))
-    assert main(["trace", "summary", str(tmp_path / "trace.json")]) == 0
-    table = capsys.readouterr().out
-    assert "prefill" in table
-    assert "linear" in table
-    assert main(["trace", "summary", str(tmp_path / "trace.json"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kinds"][0]["num_prefill_tokens"] == 8
-    (tmp_path / "empty.json").write_text("")
-    assert main(["trace", "summary", str(tmp_path / "empty.json")]) == 0
-    assert main(["trace", "summary", str(tmp_path / "none.json")]) == 1
-
-
 def test_papers_and_policies_are_sections_of_the_page(tmp_path: Path) -> None:
     origin = {
         "command": "kvist repro radix", "commit": "0" * 40, "date": "2026-01-01T00:00:00+00:00",
@@ -156,3 +143,18 @@ def test_what_a_process_measured_of_itself_is_a_table(tmp_path: Path) -> None:
     path.write_text(json.dumps({"name": "bench throughput", "rows": [row]}))
     assert main(["report", str(path), "-o", str(page)]) == 0
     assert "620.1 [596, 644.2]" in page.read_text(encoding="utf-8")
+
+
+def test_a_trace_is_summed_up_in_a_table_a_file_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trace.json").write_text("".join(trace_lines()))
+    words = ["--json", str(tmp_path / "sum.json"), "--report", str(tmp_path / "page.html")]
+    assert main(["trace", "summary", str(tmp_path / "trace.json"), *words]) == 0
+    document = json.loads((tmp_path / "sum.json").read_text())
+    assert (document["name"], document["kinds"][0]["num_prefill_tokens"]) == ("trace summary", 8)
+    table = capsys.readouterr().out
+    assert "prefill" in table
+    assert "linear" in table
+    assert "What steps are composed of" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    (tmp_path / "empty.json").write_text("")
+    assert main(["trace", "summary", str(tmp_path / "empty.json")]) == 0
+    assert main(["trace", "summary", str(tmp_path / "none.json")]) == 1

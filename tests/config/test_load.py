@@ -23,13 +23,14 @@ from kvist.config.load import (
     load_configs,
     read_config_file,
 )
+from kvist.config.speculation_config import SpeculationConfig
 from kvist.config.toml_text import to_toml
 from kvist.core.errors import ConfigError
 
 ALL_FIELDS = [field for section, cls in SERVE_SECTIONS.items() for field in config_fields(cls, section)]
 SIZES = ("kv_cache_bytes", "num_blocks", "max_total_tokens")
 SPECULATION = (  # what goes together
-    {"speculative_method": "none", "speculative_model": None, "max_steps_in_flight": 2},
+    {f.name: f.default for f in config_fields(SpeculationConfig, "speculation")} | {"max_steps_in_flight": 2},
     {"speculative_method": "ngram", "speculative_model": None, "max_steps_in_flight": 1, "prompt_lookup_min": 1},
     {"speculative_method": "draft_model", "speculative_model": "small one", "max_steps_in_flight": 1},
 )
@@ -190,6 +191,8 @@ def test_spellings_of_other_engines_work(words: list[str], section: str, name: s
         (["--speculative-method", "draft_model"], "needs --speculative-model"),
         (["--speculative-method", "ngram", "-md", "small"], "give one"),
         (["--prompt-lookup-min", "9"], "larger than --prompt-lookup-max 8"),
+        (["--prompt-lookup-min", "3"], "--prompt-lookup-min has no effect while speculation is off"),
+        (["--speculative-config", '{"num_speculative_tokens": 3}'], "no effect while speculation is off"),
         (["--speculative-method", "ngram", "--max-steps-in-flight", "2"], "one step at a time"),
         (["--speculative-algorithm", "EAGLE"], "--speculative-method ngram"),
         (["--enable-lora"], "LoRA"),

@@ -32,6 +32,7 @@ class StreamError(Exception):
 
 
 MAX_EVENT_BYTES = 1 << 24
+MAX_ANSWER_BYTES = 1 << 28  # a server that never stops would fill this process's memory
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]  # of tokens: more is no answer's
 
 
@@ -102,11 +103,15 @@ class AnswerReader:
         self.samples = [Sample() for _ in range(num_samples)]
         self.usage: Usage | None = None
         self.num_chunks = 0
+        self._num_bytes = 0
         self._rest = b""
         self._is_done = False
 
     def feed(self, time_s: float, data: bytes) -> None:
         """Take bytes that came at `time_s`. Raises StreamError for an error event and for what is no such stream."""
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_ANSWER_BYTES:
+            raise StreamError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         if self._rest:
             data = self._rest + data
         if b"\r" in data:

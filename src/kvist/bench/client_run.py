@@ -26,6 +26,7 @@ from kvist.workload.trace_record import TraceRecord
 
 TICK_S = 0.5  # between two looks of a progress display
 MAX_OPENED_AHEAD = 64  # connections, where requests come one by one
+LONGEST_ABSENCE_S = 10.0  # without a connection, after which the server is taken for gone
 RECENT = 50  # finished requests that running figures are of
 
 
@@ -76,13 +77,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """calls: those that became due. start_s, end_s: of the clock `now_s`. cpu_s: what this process used meanwhile."""
+    """calls: those that became due. start_s, end_s: of the clock `now_s`. cpu_s: what this process used meanwhile.
+
+    lost_server: nobody listened there any more when the last connection was tried.
+    """
 
     calls: Sequence[Call]
     start_s: float
     end_s: float
     cpu_s: float
     was_stopped: bool
+    lost_server: bool = False
 
     @property
     def duration_s(self) -> float:
@@ -103,6 +108,7 @@ class ClientRun:
     is_sending: bool = False
     _calls: dict[int, Call] = field(default_factory=dict)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _absent_since_s: float | None = None  # no connection could be opened from then on
     _recent: deque[Call] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def stop(self) -> None:
@@ -150,6 +156,7 @@ class ClientRun:
             end_s=end_s if was_stopped else max(ends, default=end_s),
             cpu_s=cpu_s,
             was_stopped=was_stopped,
+            lost_server=self._absent_since_s is not None,
         )
 
     async def _serve(
@@ -182,11 +189,20 @@ class ClientRun:
             call.end(CallState.FAILED, str(error))
         except OSError as error:
             call.end(CallState.FAILED, f"no connection: {error.strerror or error}")
+            self._note_absence()
         except StreamError as error:
             call.end(CallState.FAILED, str(error))
         else:
             call.end(CallState.COMPLETED)
+            self._absent_since_s = None
             self._recent.append(call)
+
+    def _note_absence(self) -> None:
+        """End the run where there has been no server for long: all later requests would fail as this one did."""
+        if self._absent_since_s is None:
+            self._absent_since_s = now_s()
+        elif now_s() - self._absent_since_s > LONGEST_ABSENCE_S:
+            self.stop()
 
     def _num_ahead(self) -> int:
         """Connections to open before the start: for what comes in its first second, and some for what comes later."""

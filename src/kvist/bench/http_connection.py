@@ -18,6 +18,7 @@ import httptools
 from kvist.core.errors import ConfigError
 
 MAX_ERROR_BYTES = 65536
+MAX_GATHERED_BYTES = 1 << 26
 now_s = time.perf_counter  # the clock of all measurements
 
 
@@ -34,7 +35,10 @@ class Gathered:
         self.body = b""
 
     def feed(self, time_s: float, data: bytes) -> None:
+        """Raises OSError for more than any route of a server has to say."""
         self.body += data
+        if len(self.body) > MAX_GATHERED_BYTES:
+            raise OSError(f"the answer has more than {MAX_GATHERED_BYTES} bytes")
 
 
 class DisconnectedError(OSError):

@@ -56,7 +56,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """One kind of operation in one case, its mean over the plan at the best repeat.
+    """One kind of operation in one case, its mean over the plan: time_s at the best repeat, median_s at the median one.
 
     products: what it multiplies ("int8", "bf16", "fp32"). limit: what bounds it at best, "read" or its products; share:
     the time at that ceiling over the time taken. Both are None until `rated`, and for operations without products.
@@ -67,6 +67,7 @@ class KernelTime:
     count: int
     case: Case
     time_s: float
+    median_s: float
     step_share: float
     ops: int
     num_bytes: int
@@ -115,10 +116,10 @@ def _time(runner: NativeRunner, setting: Setting, case: Case) -> list[KernelTime
     for i, operation in enumerate(operations):
         members[operation].append(i)
     repeats = _repeat(runner, batch)
-    best = {key: float(repeats[:, which].mean(axis=1).min()) for key, which in members.items()}
-    whole = sum(best[key] * len(which) for key, which in members.items())
+    times = {key: repeats[:, which].mean(axis=1) for key, which in members.items()}
+    whole = sum(float(times[key].min()) * len(which) for key, which in members.items())
     return [
-        _kernel_time(key, len(which), case, setting, time_s=best[key], step_s=whole) for key, which in members.items()
+        _kernel_time(key, times[key], case, setting, count=len(which), step_s=whole) for key, which in members.items()
     ]
 
 
@@ -149,13 +150,14 @@ def _batch(runner: NativeRunner, case: Case) -> StepBatch:
 
 def _kernel_time(
     operation: PlannedOperation,
-    count: int,
+    times: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
     case: Case,
     setting: Setting,
     *,
-    time_s: float,
+    count: int,
     step_s: float,
 ) -> KernelTime:
+    time_s = float(times.min())
     ops, num_bytes, products = 0, 0, "fp32"
     if operation.name == "attention":
         ops, num_bytes = _attention_work(case, setting)
@@ -170,6 +172,7 @@ def _kernel_time(
         count=count,
         case=case,
         time_s=time_s,
+        median_s=float(np.median(times)),
         step_share=time_s * count / step_s,
         ops=ops,
         num_bytes=num_bytes,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kvist.bench.answer_reader import TokenCount
 from kvist.bench.client_run import ClientRun, FinishedRun, Progress
 from kvist.bench.http_connection import HttpServer
 from kvist.bench.load_fit import check_lengths, separate_requests, without_too_long
@@ -70,9 +71,11 @@ class ServeBench:
         self._seed = options.requests.source.seed if options.seed is None else options.seed
         self._running: ClientRun | None = None
         self._is_stopped = False
+        self._is_lost = False
         self._model: ServedModel
         self._bodies: BodyWriter
         self._codec: TextCodec | None = None
+        self._codec_is_gone = False
         self._capacity_per_s: float | None = options.capacity_per_s
         self._unloaded: UnloadedLatency | None = None
         self._levels: ServiceLevels = {}
@@ -144,12 +147,15 @@ class ServeBench:
             if trace is not None:
                 await stop_trace(self._server)
         after = await read_counters(self._server)
+        self._is_lost = run.lost_server or (before is not None and after is None)
         steps = None if trace is None else steps_between(trace, run.start_s, run.end_s)
         requests = self._served(run, records)
         result = benchmark_result(
             requests,
             duration_s=run.duration_s,
-            setup=self._setup(records, run) | ({} if trace is None else _traced(trace, steps)),
+            setup=self._setup(records, run)
+            | {"server_was_lost": self._is_lost}
+            | ({} if trace is None else _traced(trace, steps)),
             statistics=self._options.statistics,
             server=server_change(before, after),
             client_cpu_share=run.cpu_s / run.duration_s if run.duration_s > 0 else None,
@@ -170,8 +176,14 @@ class ServeBench:
             if rate is None:
                 raise ConfigError("--find-max-rate needs requests that come one after another: give --request-rate")
             self._display.phase(f"step {number}: {rate:.3g} requests/s")
-            last = await self._measure(records)
-            if self._is_stopped:
+            try:
+                last = await self._measure(records)
+            except EngineUnavailableError:
+                self._is_lost = True
+                if last is None:
+                    raise
+                break
+            if self._is_stopped or self._is_lost:
                 break
             attained = _attained(last, rate)
             if attained.share >= self._options.attainment and (
@@ -184,6 +196,7 @@ class ServeBench:
                 found = end.value
         measured = best or last
         assert measured is not None
+        measured.result["server_was_lost"] = self._is_lost
         measured.result["rate_search"] = None if found is None else asdict(found)
         return measured
 
@@ -233,6 +246,10 @@ class ServeBench:
         self._running = run
         try:
             return await run.run()
+        except OSError as error:  # before anything was sent
+            raise EngineUnavailableError(
+                f"no connection to {self._server.url}: {error.strerror or error}; is the server still there?"
+            ) from error
         finally:
             self._running = None
 
@@ -249,8 +266,15 @@ class ServeBench:
         return served_requests(run, records, self._count_tokens, targets)
 
     def _count_tokens(self, text: str) -> int:
+        """0 where the server was to tell and is gone: what else was measured must not be lost with it."""
         assert self._codec is not None
-        return len(self._codec.encode(text))
+        if self._codec_is_gone:
+            return 0
+        try:
+            return len(self._codec.encode(text))
+        except ConfigError:
+            self._codec_is_gone = True
+            return 0
 
     def _form(self) -> PromptForm:
         if self._options.is_chat:
@@ -291,7 +315,7 @@ class ServeBench:
             "length_factor": requests.length_factor,
             "time_factor": requests.time_factor,
             "prompts_as": self._bodies.prompts.form.value,
-            "token_counting": token_count_of(run).value,
+            "token_counting": (TokenCount.NONE if self._codec_is_gone else token_count_of(run)).value,
             "ignore_eos": self._model.ignores_eos,
             "offered_request_rate": offered_rate_per_s(records),
             "capacity_per_s": self._capacity_per_s,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 
 from kvist.bench.http_connection import HttpServer, StatusError
 from kvist.metrics.benchmark_result import ServerChange
 
+TIMEOUT_S = 10.0
 Counters = Mapping[str, float]  # sums over all labels
 # Of each counter, the names that servers have for it; the first that is there counts.
 NAMES: Mapping[str, Sequence[str]] = {
@@ -21,10 +23,11 @@ NAMES: Mapping[str, Sequence[str]] = {
 
 
 async def read_counters(server: HttpServer) -> Counters | None:
-    """None if the server has no /metrics."""
+    """None if the server has no /metrics, or does not answer."""
     try:
-        text = (await server.fetch("GET", "/metrics")).decode("utf-8", errors="replace")
-    except (OSError, StatusError):
+        async with asyncio.timeout(TIMEOUT_S):
+            text = (await server.fetch("GET", "/metrics")).decode("utf-8", errors="replace")
+    except (OSError, StatusError):  # a TimeoutError is an OSError
         return None
     sums: dict[str, float] = {}
     for line in text.splitlines():

@@ -5,6 +5,7 @@ A server of kvist's on this machine has this machine's clock in its trace, so it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from kvist.bench.http_connection import HttpServer, StatusError
 from kvist.core.errors import ConfigError
 from kvist.metrics.step_record import StepRecord
 from kvist.metrics.trace_reader import read_events, read_steps
+
+TIMEOUT_S = 10.0
 
 
 async def start_trace(server: HttpServer) -> Path:
@@ -32,9 +35,10 @@ async def start_trace(server: HttpServer) -> Path:
 
 
 async def stop_trace(server: HttpServer) -> None:
-    """End the trace. No effect if the server has ended it, or itself."""
+    """End the trace. No effect if the server has ended it, or itself, or hangs."""
     try:
-        await server.fetch("POST", "/stop_profile")
+        async with asyncio.timeout(TIMEOUT_S):
+            await server.fetch("POST", "/stop_profile")
     except (StatusError, OSError):
         return
 

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.cli.output_arguments import (
+    add_output_arguments,
+    check_output_files,
+    page_facts,
+    result_document,
+    write_json,
+)
 from kvist.core.errors import ConfigError
 from kvist.metrics.comparison import ComparedRow, Figure, compare
 from kvist.report import Report
@@ -31,6 +37,7 @@ CONDITIONS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="+", metavar="RESULT.json[,RESULT.json...]", help="at least two")
+    parser.add_argument("--model", metavar="NAME", help="refuse results of another model")
     add_output_arguments(parser, model=False)
 
 
@@ -39,6 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.results) < 2:
         raise ConfigError("give at least two results to compare")
     sides = [[_read(Path(name)) for name in side.split(",")] for side in arguments.results]
+    for result in (result for side in sides for result in side):
+        if arguments.model not in (None, result.get("model_id")):
+            raise ConfigError(f"--model {arguments.model}: a result is of {result.get('model_id', 'no model')}")
     names = [_label(text, side) for text, side in zip(arguments.results, sides, strict=True)]
     rows = compare(sides)
     if not rows:
@@ -120,7 +130,7 @@ def _as_json(names: Sequence[str], rows: Sequence[ComparedRow]) -> list[dict[str
 
 
 def _write_report(path: Path, document: dict[str, Any], names: Sequence[str], rows: Sequence[ComparedRow]) -> None:
-    report = Report("Results compared", facts={name: str(document[name]) for name in ("command", "commit", "date")})
+    report = Report("Results compared", facts=page_facts(document))
     for what in document["differing"]:
         report.add_text(f"Not the same on all sides: {what}")
     report.add_table(

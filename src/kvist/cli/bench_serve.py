@@ -30,7 +30,7 @@ from kvist.core.errors import ConfigError
 from kvist.metrics.benchmark_result import METRICS, Statistics
 from kvist.metrics.service_level import parse_levels
 
-EXIT_NONE_COMPLETED, EXIT_INTERRUPTED = 1, 130
+EXIT_NONE_COMPLETED, EXIT_SERVER_LOST, EXIT_INTERRUPTED = 1, 1, 130
 STOPPING = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what `timeout` sends
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 QUICK_UNLOADED = 2
@@ -142,6 +142,8 @@ def run(arguments: argparse.Namespace) -> int:
         from kvist.bench.serve_report import write_report
 
         write_report(arguments.report, document, measured.requests, measured.steps)
+    if measured.result["server_was_lost"]:
+        return EXIT_SERVER_LOST
     if measured.result["was_stopped"]:
         return EXIT_INTERRUPTED
     return 0 if measured.result["completed"] else EXIT_NONE_COMPLETED

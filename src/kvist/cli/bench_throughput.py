@@ -17,7 +17,13 @@ from kvist.cli.load_arguments import add_load_arguments, chosen_requests
 from kvist.cli.load_display import load_display
 from kvist.cli.local_engine import start_local_llm
 from kvist.cli.model_source import add_model_arguments
-from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.cli.output_arguments import (
+    add_output_arguments,
+    check_output_files,
+    page_facts,
+    result_document,
+    write_json,
+)
 from kvist.config.arguments import add_config_arguments, whole_number
 from kvist.config.load import ENGINE_SECTIONS, load_configs
 from kvist.report import Report, bar_plot
@@ -92,8 +98,7 @@ def row(name: str, values: Sequence[float]) -> Document:
 
 
 def _write_report(path: Path, document: Document) -> None:
-    facts = {name: str(document[name]) for name in ("command", "commit", "date")}
-    report = Report(f"{document['model_id']}: throughput on {document['load']}", facts=facts)
+    report = Report(f"{document['model_id']}: throughput on {document['load']}", facts=page_facts(document))
     rows = [(row["name"], row["measured"], row["min"], row["max"]) for row in document["rows"]]
     report.add_table(("", "median", "min", "max"), rows)
     values = document["rows"][0]["values"]

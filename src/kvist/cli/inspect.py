@@ -12,9 +12,13 @@ from kvist.cli.model_source import add_model_arguments, find_model
 from kvist.cli.plan_report import plan_json, plan_lines
 from kvist.cli.units import format_bytes, format_count
 from kvist.config.arguments import add_config_arguments
+from kvist.config.engine_config import EngineConfig
 from kvist.config.load import ENGINE_SECTIONS, engine_config, load_configs
+from kvist.config.model_config import ModelConfig
+from kvist.core.model_spec import ModelSpec
 from kvist.execution.loading import describe_plan
 from kvist.execution.memory_model import MemoryTable
+from kvist.models.registry import read_model
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 
 ASSUMED_BATCHED_TOKENS = 512  # for the workspace, where the engine would measure its token budget at the start
@@ -34,7 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(find_model(config.model))
     report = report_checkpoint(checkpoint)
     num_batched_tokens = config.scheduler.max_num_batched_tokens or ASSUMED_BATCHED_TOKENS
-    table = size_memory(config, report.spec, max_num_batched_tokens=num_batched_tokens)
+    table = size_memory(
+        config,
+        report.spec,
+        max_num_batched_tokens=num_batched_tokens,
+        draft_spec=_draft_spec(config),
+    )
     if arguments.json:
         answer = report.as_json() | {"memory": _memory_json(table)}
         if arguments.tensors:
@@ -51,6 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         lines += ["", *plan_lines(plan, report.spec)]
     print("\n".join(lines))
     return 0
+
+
+def _draft_spec(config: EngineConfig) -> ModelSpec | None:
+    name = config.speculation.speculative_model
+    return None if name is None else read_model(open_checkpoint(find_model(ModelConfig(model=name)))).spec
 
 
 def _checkpoint_lines(report: CheckpointReport) -> list[str]:
@@ -82,6 +96,7 @@ def _memory_lines(table: MemoryTable, num_batched_tokens: int) -> list[str]:
     pool = f"{table.num_blocks} blocks of {table.block_size} tokens = {table.num_kv_tokens} tokens"
     rows = [
         ("weights", table.weight_bytes, "as stored" if table.executor == "native" else "as float32"),
+        *([("draft model", table.draft_weight_bytes, "its weights")] if table.draft_weight_bytes else []),
         ("workspace", table.workspace_bytes, f"at most, of a step of {num_batched_tokens} tokens"),
         ("KV pool", table.kv_pool_bytes, f"{pool}; by {table.num_blocks_by}"),
         ("total", table.total_bytes, ""),

@@ -1,13 +1,14 @@
-"""The kernel benchmark's answer as a table and as plain data."""
+"""The kernel benchmark's answer as a table, as plain data and as sections of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kvist.cli.units import format_bytes
+from kvist.report import Report, bar_plot
 
 if TYPE_CHECKING:
     from kvist.bench.kernel_run import TimedKernels
@@ -33,16 +34,79 @@ def timed_lines(timed: TimedKernels) -> list[str]:
     return lines
 
 
-def timed_json(timed: TimedKernels) -> dict[str, Any]:
+def kernels_result(model_id: str, answers: Sequence[TimedKernels]) -> dict[str, Any]:
+    """What the result's file holds. rows: of each kernel and case its best repeat, with how much longer the median was
+    as `spread`. Any: JSON.
+    """
+    return {
+        "model_id": model_id,
+        "setup": {answer.ceilings.isa: _setup_json(answer) for answer in answers},
+        "rows": [_row_json(answer.ceilings.isa, kernel) for answer in answers for kernel in answer.kernels],
+    }
+
+
+def _setup_json(timed: TimedKernels) -> dict[str, Any]:
     return {
         "num_threads": timed.num_threads,
         "kv_dtype": timed.kv_dtype,
         "ceilings": asdict(timed.ceilings),
-        "kernels": [
-            asdict(kernel) | {"gop_per_s": kernel.gop_per_s, "gb_per_s": kernel.gb_per_s} for kernel in timed.kernels
-        ],
         "left_out": [asdict(case) for case in timed.left_out],
     }
+
+
+def _row_json(isa: str, kernel: KernelTime) -> dict[str, Any]:
+    return {
+        "name": f"{isa}, {_case_title(kernel.case)}: {operation_name(kernel.operation)}, time_s",
+        "measured": kernel.time_s,
+        "spread": kernel.median_s / kernel.time_s - 1.0,
+        "isa": isa,
+        **asdict(kernel),
+        "gop_per_s": kernel.gop_per_s,
+        "gb_per_s": kernel.gb_per_s,
+    }
+
+
+def add_timed(report: Report, timed: TimedKernels) -> None:
+    """Add the ceilings, and for each case what its kernels took and how near each comes to its ceiling."""
+    report.add_heading(f"{timed.ceilings.isa} kernels, {timed.num_threads} threads, KV {timed.kv_dtype}")
+    report.add_table(("ceiling", "of this machine"), list(asdict(timed.ceilings).items()))
+    for case, group in groupby(timed.kernels, key=lambda kernel: kernel.case):
+        kernels = sorted(group, key=lambda kernel: -kernel.step_share)
+        report.add_table(
+            (
+                "kernel",
+                "times",
+                "us",
+                "median us",
+                "share of the step",
+                "GOP/s",
+                "GB/s",
+                "bound",
+                "share of its ceiling",
+            ),
+            [
+                (
+                    operation_name(kernel.operation),
+                    kernel.count,
+                    1e6 * kernel.time_s,
+                    1e6 * kernel.median_s,
+                    f"{kernel.step_share:.1%}",
+                    kernel.gop_per_s if kernel.ops else None,
+                    kernel.gb_per_s if kernel.ops else None,
+                    kernel.limit,
+                    None if kernel.share is None else f"{kernel.share:.0%}",
+                )
+                for kernel in kernels
+            ],
+            caption=_case_title(case),
+        )
+        bounded = {operation_name(kernel.operation): kernel.share for kernel in kernels if kernel.share is not None}
+        if bounded:
+            title = f"{timed.ceilings.isa}, {_case_title(case)}"
+            series = {"of its ceiling": [100.0 * share for share in bounded.values()]}
+            report.add_plot(bar_plot(title, list(bounded), series, y_label="%"))
+    if timed.left_out:
+        report.add_text(f"Left out, for their KV is too large: {'; '.join(map(_case_title, timed.left_out))}")
 
 
 def _case_title(case: Case) -> str:

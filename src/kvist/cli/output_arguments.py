@@ -18,12 +18,16 @@ from kvist.report.svg_figure import require_plots
 from kvist.report.written_file import write_whole
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True) -> None:
-    """Add the flags. model: False where the command has a --model of its own, as those with the engine's options."""
+def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True, quick: bool = True) -> None:
+    """Add the flags. model: False where the command has a --model of its own, as those with the engine's options.
+
+    quick: False where nothing is run that could be smaller.
+    """
     group = parser.add_argument_group("output options")
     group.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     group.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with tables and plots here")
-    group.add_argument("--quick", action="store_true", help="a smaller run of the same kind, a minute at most")
+    if quick:
+        group.add_argument("--quick", action="store_true", help="a smaller run of the same kind, a minute at most")
     if model:
         group.add_argument(
             "--model",
@@ -60,6 +64,11 @@ def result_document(name: str, result: Mapping[str, Any], *, repeats: int = 1) -
         "repeats": repeats,
         **result,
     }
+
+
+def page_facts(document: Mapping[str, Any]) -> dict[str, str]:
+    """What stands below the title of a page about a `result_document`. Any: JSON."""
+    return {name: str(document[name]) for name in ("command", "commit", "date")}
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

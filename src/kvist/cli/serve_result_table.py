@@ -102,5 +102,7 @@ def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  half of the requests were sent {late:.1f} ms late or more: the machine was busy"
     if not result["ignore_eos"]:
         yield "  answers may be shorter than the load says: the server takes no ignore_eos, or was not asked"
+    if result["server_was_lost"]:
+        yield "  THE SERVER WAS GONE at the end: this is what was measured until then"
     if result["was_stopped"]:
         yield "  stopped before its end"

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.metrics.trace_reader import read_events, read_steps
 from kvist.metrics.trace_summary import KindSummary, TraceSummary, summarize_steps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the form of the answer."""
+    """Add the file, and where the summary goes besides."""
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace that --trace has written")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    add_output_arguments(parser, model=False, quick=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_output_files(arguments)
     with arguments.file.open(encoding="utf-8", errors="replace") as lines:
         summary = summarize_steps(read_steps(read_events(lines)))
-    print(json.dumps(asdict(summary), indent=2) if arguments.json else "\n".join(summary_lines(summary)))
+    print("\n".join(summary_lines(summary)))
+    document = result_document("trace summary", {"trace": str(arguments.file), **asdict(summary)})
+    if arguments.json is not None:
+        write_json(arguments.json, document)
+    if arguments.report is not None:
+        # Here, because a summary on the terminal must not wait for what draws.
+        from kvist.bench.trace_report import add_trace
+        from kvist.report import Report
+
+        report = Report(f"Trace: {arguments.file.stem}", facts={"command": document["command"]})
+        add_trace(report, arguments.file)
+        report.write(arguments.report)
     return 0
 
 

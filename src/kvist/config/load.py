@@ -58,6 +58,8 @@ def load_configs(arguments: argparse.Namespace, sections: Mapping[str, type]) ->
         merged = {**from_environment.get(section, {}), **from_file.get(section, {}), **given[section]}
         configs[section] = build_config(config_class, section, merged, source=f"[{section}]")
     _check_combinations(configs)
+    if "speculation" in configs:
+        _check_use(configs["speculation"], given["speculation"], from_file.get("speculation", {}))
     return configs
 
 
@@ -144,6 +146,16 @@ def _check_combinations(configs: Mapping[str, Any]) -> None:
     server: ServerConfig | None = configs.get("server")
     if server and (server.ssl_keyfile is None) != (server.ssl_certfile is None):
         raise ConfigError("TLS needs both --ssl-keyfile and --ssl-certfile; only one is given")
+
+
+def _check_use(speculation: SpeculationConfig, given: Mapping[str, Value], from_file: Mapping[str, Value]) -> None:
+    """Raise ConfigError for flags that tune speculation where nothing switches it on, unless it is off on purpose."""
+    if given and not speculation.is_on and "speculative_method" not in {*given, *from_file}:
+        flag = "--" + next(iter(given)).replace("_", "-")
+        raise ConfigError(
+            f"{flag} has no effect while speculation is off; "
+            "add --speculative-method ngram or --speculative-model MODEL"
+        )
 
 
 def _check_speculation(speculation: SpeculationConfig, scheduler: SchedulerConfig) -> None:
