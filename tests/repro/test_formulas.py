@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
 from kvist.bench.perplexity import perplexity
+from kvist.config.cache_config import CacheConfig
+from kvist.config.engine_config import ExecutorConfig
+from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.core.request_events import StepSummary
@@ -19,6 +23,7 @@ from kvist.repro.paged import region_tokens
 from kvist.repro.prefix_maximum import possible_cached_tokens
 from kvist.repro.radix import tight_pool_tokens
 from kvist.repro.reserving_cache import ReservingKVCache
+from kvist.repro.setting import ReproSetting
 from kvist.repro.speculation import decode_speed
 from kvist.repro.virtual_hits import virtual_hits
 from kvist.workload.load_file import frozen_loads
@@ -107,9 +112,20 @@ def test_a_reservation_is_contiguous_and_bounds_how_many_run() -> None:
     assert cache.num_free_blocks == 4
 
 
-@pytest.mark.parametrize(("longest", "region"), [(1, 1), (512, 512), (513, 1024), (1756, 2048)])
-def test_a_region_is_the_power_of_two_that_holds_the_longest_request(longest: int, region: int) -> None:
-    assert region_tokens(longest) == region
+@pytest.mark.parametrize(("longest", "region"), [(1, 16), (512, 512), (513, 528), (4194, 4208)])
+def test_a_region_holds_the_longest_request_in_whole_blocks(longest: int, region: int) -> None:
+    assert region_tokens(longest, 16) == region
+
+
+def test_the_usual_size_of_a_load_gives_way_to_an_asked_one() -> None:
+    def num_requests(scale: float | None) -> int:
+        setting = ReproSetting(
+            model_path=Path(), model=ModelConfig(), cache=CacheConfig(), executor=ExecutorConfig(),
+            is_quick=False, scale=scale, repeats=1, say=lambda text: None,
+        )  # fmt: skip
+        return len(setting.load("few_shot", {}, usual=0.125).records(capacity_per_s=1.0))
+
+    assert (num_requests(None), num_requests(0.25), num_requests(1.0)) == (12, 24, 96)
 
 
 def test_a_tight_pool_is_a_share_of_what_sessions_hold_at_their_end() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.fakes.engine_world import request
 
+from kvist.core.draft import Draft
 from kvist.core.request import Request, RequestId, unpack_token_ids
 from kvist.speculation.adaptive_speculator import AdaptiveSpeculator
-from kvist.speculation.proposers import ModelProposer, NgramProposer
+from kvist.speculation.proposers import ModelProposer, NgramProposer, Offer
 
 
 def a_request(request_id: str, token_ids: list[int]) -> Request:
@@ -99,3 +100,59 @@ def test_look_up_drafts_only_what_it_finds():
 def test_the_same_life_gives_the_same_drafts():
     first, second = (Play(num_requests=3, accepted=2, draft_s=0.001) for _ in range(2))
     assert first.run(300) == second.run(300)
+
+
+class TypedPlay:
+    """One request whose tokens are given, with look-up that finds a wrong draft at every token until `turn`, then a
+    right one. `fixed_s`: what a step with any drafts takes more.
+    """
+
+    def __init__(self, *, fixed_s: float = 0.0) -> None:
+        self.speculator = AdaptiveSpeculator(Foretelling(self), max_draft_tokens=4)
+        self.request = a_request("r", [1, 2, 3])
+        self.is_right = False
+        self.fixed_s = fixed_s
+
+    def run(self, num_steps: int) -> int:
+        """Number of steps with drafts."""
+        num_drafting = 0
+        for _ in range(num_steps):
+            (draft,) = self.speculator.propose([self.request], [100], num_base_tokens=1, max_tokens=64)
+            num_drafts = 0 if draft is None else draft.num_tokens
+            accepted = num_drafts if self.is_right else 0
+            if num_drafts:
+                self.speculator.note_verified(self.request.request_id, num_drafts, accepted)
+                num_drafting += 1
+            self.request.token_ids.extend([7] * (1 + accepted))
+            step_time_s = 0.01 + (self.fixed_s if num_drafts else 0.0)
+            self.speculator.note_step(num_base_tokens=1, num_draft_tokens=num_drafts, step_time_s=step_time_s)
+        return num_drafting
+
+
+class Foretelling:
+    """Drafts of sevens where they are right, of eights where they are not."""
+
+    def __init__(self, play: TypedPlay) -> None:
+        self._play = play
+
+    def offer(self, request: Request, max_tokens: int) -> Offer:
+        token = 7 if self._play.is_right else 8
+        return Offer(Draft(max_tokens, [token] * max_tokens), 2)
+
+    def forget(self, request_id: RequestId) -> None:
+        pass
+
+
+def test_drafts_that_were_not_made_teach_as_well_as_those_that_were():
+    play = TypedPlay(fixed_s=0.005)
+    play.run(40)
+    assert play.run(200) == 0
+    play.is_right = True
+    assert play.run(20) > 8
+
+
+def test_drafts_of_many_steps_lose_little_where_any_draft_costs_much():
+    play = TypedPlay(fixed_s=0.04)
+    play.is_right = True
+    play.run(40)
+    assert play.run(500) <= 8

@@ -89,8 +89,8 @@ def test_the_price_is_found_from_step_times(base, base_ms, draft_ms):
             step_time_s=noise * (base_ms + draft_ms * num_drafts) / 1e3,
         )
     assert price.is_known(base)
-    assert price.at(base) == pytest.approx(base * draft_ms / base_ms, rel=0.25)
-    assert price.at(base + 3) > 0.0
+    assert price.at(base).of(4) == pytest.approx(4 * base * draft_ms / base_ms, rel=0.25)
+    assert price.at(base + 3).per_draft > 0.0
 
 
 def test_the_price_survives_long_runs_of_equal_steps():
@@ -100,7 +100,25 @@ def test_the_price_survives_long_runs_of_equal_steps():
     before = price.at(1)
     for _ in range(200):
         price.note(num_base_tokens=1, num_draft_tokens=4, step_time_s=0.018)
-    assert price.at(1) == pytest.approx(before, rel=0.05)
+    assert price.at(1).of(4) == pytest.approx(before.of(4), rel=0.05)
+
+
+def test_a_step_that_costs_more_for_any_drafts_at_all_has_a_fixed_price():
+    price = DraftPrice()
+    for i in range(60):
+        num_drafts = i % 5
+        step_time_s = 0.006 + (0.003 + 0.0001 * num_drafts if num_drafts else 0.0)
+        price.note(num_base_tokens=4, num_draft_tokens=num_drafts, step_time_s=step_time_s)
+    assert price.at(4).fixed == pytest.approx(2.0, rel=0.1)
+    assert price.at(4).per_draft == pytest.approx(4 * 0.1 / 6, rel=0.2)
+
+
+def test_drafts_that_do_not_earn_the_fixed_price_together_are_not_made():
+    def chosen(chances: list[float]) -> list[int]:
+        return choose_lengths(chances, [6] * 4, price=0.07, fixed_price=2.0, num_base_tokens=4, max_tokens=64)
+
+    assert chosen([0.6, 0.0, 0.0, 0.0]) == [0, 0, 0, 0]
+    assert sum(chosen([0.6, 0.6, 0.6, 0.6])) > 4
 
 
 def test_one_step_that_was_held_up_does_not_spoil_the_price():
@@ -109,4 +127,4 @@ def test_one_step_that_was_held_up_does_not_spoil_the_price():
         price.note(num_base_tokens=1, num_draft_tokens=i % 4, step_time_s=0.01 + 0.001 * (i % 4))
     before = price.at(1)
     price.note(num_base_tokens=1, num_draft_tokens=3, step_time_s=5.0)
-    assert price.at(1) < before + 0.3
+    assert price.at(1).of(3) < before.of(3) + 0.9

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     width = max(map(len, REPROS))
     parser.epilog = "\n".join(f"  {name:<{width}}  {repro.paper}" for name, repro in REPROS.items())
     parser.add_argument("name", metavar="NAME", help="which reproduction, or all")
-    add_size_arguments(parser, once_with="--quick")
+    add_size_arguments(parser, once_with="--quick", usual="what each takes a few minutes for")
     parser.add_argument(
         "--results", type=Path, default=Path("docs/results.md"), metavar="FILE.md", help="where `all` writes its page"
     )
@@ -99,7 +99,7 @@ def _setting(arguments: argparse.Namespace, *, needs_model: bool) -> ReproSettin
         cache=configs["cache"],
         executor=configs["executor"],
         is_quick=arguments.quick,
-        scale=arguments.scale or 1.0,
+        scale=arguments.scale,
         repeats=num_repeats(arguments, is_once=arguments.quick),
         say=lambda text: print(f"kvist repro: {text}", file=sys.stderr, flush=True),
     )

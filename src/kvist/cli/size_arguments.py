@@ -9,13 +9,13 @@ from kvist.config.arguments import number, whole_number
 REPEATS = 3
 
 
-def add_size_arguments(parser: argparse.ArgumentParser, *, once_with: str) -> None:
-    """once_with: the flags with which everything runs once."""
+def add_size_arguments(parser: argparse.ArgumentParser, *, once_with: str, usual: str = "1") -> None:
+    """once_with: the flags with which everything runs once. usual: the share without --scale, in words."""
     parser.add_argument(
         "--scale",
         type=number("--scale", low=0.001),
         metavar="SHARE",
-        help="share of a load's requests, or of its seconds where its rate changes (default: 1)",
+        help=f"share of a load's requests, or of its seconds where its rate changes (default: {usual})",
     )
     parser.add_argument(
         "--repeats",

@@ -1,7 +1,8 @@
 """PagedAttention (vLLM, SOSP'23): blocks on demand against a contiguous reservation, on the same KV bytes.
 
-The baseline reserves the power of two that holds the load's longest request, so it is not made worse by a context that
-nobody uses. Then the samples of one prompt, with its blocks shared copy-on-write and without.
+The baseline reserves for each request what the longest request of the whole frozen load holds, to the block: the best
+limit that an operator could set who knew all lengths beforehand. Then the samples of one prompt, with its blocks shared
+copy-on-write and without.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kvist.repro.reserving_cache import ReservingKVCache
 from kvist.repro.result import BarPlot, ReproResult
 from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
+from kvist.workload.load_file import frozen_loads
 from kvist.workload.trace_record import TraceRecord
 
 QUICK: Mapping[str, Mapping[str, int]] = {
@@ -34,8 +36,10 @@ QUICK: Mapping[str, Mapping[str, int]] = {
     "parallel_samples": {"num_requests": 1},
 }
 LOADS = ("chat", "long_offline")
-LEAST = {"chat": 40, "long_offline": 24, "parallel_samples": 2}  # requests, outside of quick runs
-NUM_REGIONS, QUICK_REGIONS = 8, 2
+# Requests, outside of quick runs: enough that some wait most of the time, and all of the load whose tail is long.
+LEAST = {"chat": 80, "long_offline": 64, "parallel_samples": 2}
+NUM_REGIONS = {"chat": 8, "long_offline": 4, "parallel_samples": 8}  # a pool of some 15,000 tokens
+QUICK_REGIONS = 2
 MAX_NUM_SEQS = 128
 RESERVED, PAGED = "contiguous", "blocks"
 
@@ -47,19 +51,18 @@ class Run:
 
 
 def run(setting: ReproSetting) -> ReproResult:
-    num_regions = QUICK_REGIONS if setting.is_quick else NUM_REGIONS
     names = LOADS[:1] if setting.is_quick else LOADS
     loads = {name: setting.load(name, QUICK[name], least=LEAST[name]) for name in (*names, "parallel_samples")}
     records = {name: at_once(load.records(capacity_per_s=1.0)) for name, load in loads.items()}
-    regions = {name: region_tokens(longest_request_tokens(records[name])) for name in loads}
+    regions = {name: _region(setting, name, records[name]) for name in loads}
+    num_regions = {name: QUICK_REGIONS if setting.is_quick else NUM_REGIONS[name] for name in loads}
+    pools = {name: num_regions[name] * regions[name] for name in loads}
     rows: list[ReproRow] = []
     bars: dict[str, list[float]] = {RESERVED: [], PAGED: []}
-    num_kv_tokens = num_regions * max(regions.values())
-    with MeasuredEngine(setting, num_kv_tokens=num_kv_tokens, max_num_seqs=MAX_NUM_SEQS) as engine:
+    with MeasuredEngine(setting, num_kv_tokens=max(pools.values()), max_num_seqs=MAX_NUM_SEQS) as engine:
         for name in names:
-            pool_tokens = num_regions * regions[name]
-            runs = _compare(engine, setting, name, records[name], pool_tokens, regions[name])
-            rows += _rows(engine, name, runs, pool_tokens, regions[name])
+            runs = _compare(engine, setting, name, records[name], pools[name], regions[name])
+            rows += _rows(engine, name, runs, pools[name], regions[name])
             for kind, bar in bars.items():
                 bar.append(runs[kind][0].usage.mean_running_while_some_wait)
         samples = loads["parallel_samples"]
@@ -67,7 +70,7 @@ def run(setting: ReproSetting) -> ReproResult:
             engine,
             setting,
             records["parallel_samples"],
-            num_regions * regions["parallel_samples"],
+            pools["parallel_samples"],
             samples.temperature,
         )
     return engine.result(
@@ -83,9 +86,15 @@ def run(setting: ReproSetting) -> ReproResult:
     )
 
 
-def region_tokens(longest: int) -> int:
-    """The power of two that holds `longest` tokens: what an operator who knows the load would set."""
-    return 1 << (longest - 1).bit_length()
+def _region(setting: ReproSetting, name: str, records: Sequence[TraceRecord]) -> int:
+    """Tokens of the longest request that the load may bring, in whole blocks."""
+    known = records if setting.is_quick else frozen_loads().load(name).records(capacity_per_s=1.0)
+    return region_tokens(longest_request_tokens(known), setting.cache.block_size)
+
+
+def region_tokens(longest: int, block_size: int) -> int:
+    """`longest` in whole blocks."""
+    return -(-longest // block_size) * block_size
 
 
 def _compare(
@@ -148,7 +157,8 @@ def _rows(
             baseline=reserved[0].usage.mean_running_while_some_wait,
             published="2.2x and 4.3x more in a batch" if is_first else None,
             brief="2-4x" if is_first else None,
-            setup=f"pool of {pool_tokens:,} tokens ({pool_mb:.0f} MB), regions of {region}; mean while some wait",
+            setup=f"{len(paged[0].run.requests)} requests, a pool of {pool_tokens:,} tokens ({pool_mb:.0f} MB),"
+            f" regions of {region}, the longest request of the whole load; mean while some wait",
             equal_output=equal,
             why="the shorter requests are beside the longest, the more regions waste; see waste",
         ),

@@ -1,8 +1,10 @@
 """RadixAttention (SGLang, NeurIPS'24): prefixes of all requests in one tree, on and off, on loads that share prefixes.
 
-Each load runs with the tree off, with the tree in order of arrival, and with the tree and the longest cached prefix
-first. All requests come at once, which tells speed; outside quick runs also at 0.7 of what the engine without the tree
-can do, which tells the time to the first token. Sessions' next turns wait for the answer, whose text they contain.
+Each load runs with the tree off and with the tree in order of arrival; where the pool is too small for all sessions,
+also with the longest cached prefix first (elsewhere the order does not matter to hits, as the whole loads under a
+virtual clock show). All requests come at once, which tells speed; outside quick runs also at 0.7 of what the engine
+without the tree can do, which tells the time to the first token. Sessions' next turns wait for the answer, whose text
+they contain.
 """
 
 from __future__ import annotations
@@ -40,6 +42,15 @@ QUICK: Mapping[str, Mapping[str, int]] = {
     "tree_of_thought": {"roots": 1, "depth": 2, "branching": 2},
     "agent": {"num_sessions": 1, "turns": 3},
 }
+# Shares of the loads' requests (sessions, roots) that show the effects within minutes: three or four sessions, say.
+USUAL: Mapping[str, float] = {
+    "chat_multi_turn": 3 / 24,
+    "chat_multi_turn_tight": 4 / 24,
+    "few_shot": 12 / 96,
+    "retrieval": 16 / 128,
+    "tree_of_thought": 1 / 8,
+    "agent": 2 / 16,
+}
 OFF, FCFS, LPM = "tree off", "tree, in order of arrival", "tree, longest prefix first"
 RATED = 0.7
 POOL_TOKENS = 131_072  # of K and V: more than any load's requests hold at once
@@ -55,7 +66,7 @@ class LoadRuns:
 
 
 def run(setting: ReproSetting) -> ReproResult:
-    loads = {name: setting.load(name, quick) for name, quick in QUICK.items()}
+    loads = {name: setting.load(name, quick, usual=USUAL[name]) for name, quick in QUICK.items()}
     records = {name: load.records(capacity_per_s=1.0) for name, load in loads.items()}
     num_kv_tokens = min(POOL_TOKENS, max(total_tokens(each) for each in records.values()))
     runs: dict[str, LoadRuns] = {}
@@ -82,17 +93,22 @@ def _run_load(engine: MeasuredEngine, setting: ReproSetting, load: Load, records
     runs = LoadRuns()
     num_blocks = _num_blocks(engine, load, records)
     for _ in range(setting.repeats):
-        for kind in (OFF, FCFS, LPM):
+        for kind in kinds_of(load):
             run, usage = _play(engine, f"{load.name}, {kind}, all at once", at_once(records), kind, num_blocks)
             runs.capacity.setdefault(kind, []).append(run)
             runs.usage[kind] = usage
     if not setting.is_quick:
         capacity_per_s = max(run.requests_per_s for run in runs.capacity[OFF])
         rated = load.records(capacity_per_s=capacity_per_s, scale=1.0)
-        if any(record.arrival_s for record in rated):
-            for kind in (OFF, FCFS, LPM):
+        if load.kv_cache_tokens_fraction is None and any(record.arrival_s for record in rated):
+            for kind in kinds_of(load):
                 runs.rated[kind], _ = _play(engine, f"{load.name}, {kind}, at its rate", rated, kind, num_blocks)
     return runs
+
+
+def kinds_of(load: Load) -> tuple[str, ...]:
+    """The configurations that run on `load`, the baseline first."""
+    return (OFF, FCFS) if load.kv_cache_tokens_fraction is None else (OFF, FCFS, LPM)
 
 
 def _play(
@@ -120,11 +136,12 @@ def tight_pool_tokens(records: Sequence[TraceRecord], fraction: float) -> int:
 
 
 def _rows(load: Load, runs: LoadRuns, name: str) -> list[ReproRow]:
-    off, best = runs.capacity[OFF], max((FCFS, LPM), key=lambda kind: runs.capacity[kind][0].hit_share)
+    trees = kinds_of(load)[1:]
+    off, best = runs.capacity[OFF], max(trees, key=lambda kind: runs.capacity[kind][0].hit_share)
     on = runs.capacity[best]
     first = on[0]
     possible = sum(possible_cached_tokens((each.prompt_token_ids, each.token_ids) for each in first.requests))
-    equal = all(run.outputs == off[0].outputs for kind in (FCFS, LPM) for run in runs.capacity[kind])
+    equal = all(run.outputs == off[0].outputs for kind in trees for run in runs.capacity[kind])
     pool = (
         ""
         if load.kv_cache_tokens_fraction is None
@@ -141,8 +158,7 @@ def _rows(load: Load, runs: LoadRuns, name: str) -> list[ReproRow]:
             brief="85%" if is_chat else None,
             equal_output=equal,
             setup=setup,
-            why=f"in order of arrival {runs.capacity[FCFS][0].hit_share:.1%}, longest prefix first "
-            f"{runs.capacity[LPM][0].hit_share:.1%}",
+            why="; ".join(f"{kind.removeprefix('tree, ')} {runs.capacity[kind][0].hit_share:.1%}" for kind in trees),
         ),
         ReproRow(
             name=f"{name}: share of the possible",
@@ -242,7 +258,7 @@ def _plots(runs: Mapping[str, LoadRuns]) -> list[BarPlot]:
             title="Prompt tokens read from the cache",
             unit="share",
             groups=names,
-            values={kind: [runs[name].capacity[kind][0].hit_share for name in names] for kind in (FCFS, LPM)},
+            values={FCFS: [runs[name].capacity[FCFS][0].hit_share for name in names]},
         ),
         BarPlot(
             title="Throughput, all at once",
@@ -250,7 +266,7 @@ def _plots(runs: Mapping[str, LoadRuns]) -> list[BarPlot]:
             groups=names,
             values={
                 kind: [statistics.median(run.requests_per_s for run in runs[name].capacity[kind]) for name in names]
-                for kind in (OFF, FCFS, LPM)
+                for kind in (OFF, FCFS)
             },
         ),
     ]

@@ -15,14 +15,22 @@ LARGEST_CHANCE = 0.98
 
 
 def choose_lengths(
-    chances: Sequence[float], limits: Sequence[int], *, price: float, num_base_tokens: int, max_tokens: int
+    chances: Sequence[float],
+    limits: Sequence[int],
+    *,
+    price: float,
+    num_base_tokens: int,
+    max_tokens: int,
+    fixed_price: float = 0.0,
 ) -> list[int]:
     """Return the number of drafts for each request, `max_tokens` in all at most.
 
-    chances: that a request's next draft is accepted, given that those before it were. price: see `DraftPrice`.
+    chances: that a request's next draft is accepted, given that those before it were. price, fixed_price: of each draft
+    and of having any, see `draft_price.Price`.
 
     The j-th draft of a request adds chance**j tokens. It pays if that is more than its time would give otherwise:
-    `price` tokens at the rate without drafts, more as the drafts themselves raise the rate.
+    `price` tokens at the rate without drafts, more as the drafts themselves raise the rate. All of them together must
+    earn the fixed price besides; else there are none.
     """
     worth = 1.0  # tokens per time, against the step without drafts
     lengths = [0] * len(chances)
@@ -31,7 +39,9 @@ def choose_lengths(
         lengths = [_length(chance, limit, threshold) for chance, limit in zip(chances, limits, strict=True)]
         gained = sum(expected_tokens(chance, length) for chance, length in zip(chances, lengths, strict=True))
         worth = max((num_base_tokens + gained) / (num_base_tokens + price * sum(lengths)), 1.0)
-    return _fit(chances, lengths, max_tokens)
+    lengths = _fit(chances, lengths, max_tokens)
+    gained = sum(expected_tokens(chance, length) for chance, length in zip(chances, lengths, strict=True))
+    return lengths if gained >= MARGIN * (fixed_price + price * sum(lengths)) else [0] * len(lengths)
 
 
 def expected_tokens(chance: float, length: int) -> float:
