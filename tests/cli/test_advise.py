@@ -34,6 +34,7 @@ def test_every_row_can_be_simulated_again_to_the_last_event(tmp_path: Path, caps
         ("advise", "give --scenario"),
         ("advise --workload sharegpt", "give --scenario"),
         ("advise --scenario shopping", "invalid choice"),
+        ("advise --scenario chat --profile profile.json", "kvist plan --profile"),
         ("advise --scenario chat --configs /nowhere/at/all", "there is no such folder"),
         ("advise --scenario chat --gpus 1 --model llama-3.1-405b", "fit no replica"),
     ],

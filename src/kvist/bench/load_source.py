@@ -17,7 +17,7 @@ from kvist.workload.adapting import (
 )
 from kvist.workload.arrival_process import AllAtOnce, Gamma, RampUp
 from kvist.workload.length_distribution import Uniform
-from kvist.workload.load_file import Load, ServiceLevel, frozen_loads
+from kvist.workload.load_file import Load, ServiceLevel, shipped_loads
 from kvist.workload.random_stream import RandomStream
 from kvist.workload.single_turn import Lengths, SingleTurn
 from kvist.workload.trace_record import AnswerPart, TraceRecord
@@ -151,7 +151,8 @@ class Requests:
 
 def default_requests(name: str) -> NamedLoad:
     """A load that ships with kvist. Raises ConfigError for a name that is none."""
-    return NamedLoad(frozen_loads().load(name), frozen_loads().service_level)
+    loads = shipped_loads()
+    return NamedLoad(loads.load(name), loads.service_level)
 
 
 def continues_answers(records: Sequence[TraceRecord]) -> bool:

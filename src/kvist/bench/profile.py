@@ -14,7 +14,7 @@ from kvist.bench.loaded_model import LoadedModel
 from kvist.bench.nonnegative import nonnegative_least_squares
 from kvist.bench.profile_grid import ProfileGrid, ProfileSize, fill_pool, probe_s
 from kvist.core.clock import Clock
-from kvist.costmodel.profile_table import LAYOUT_VERSION, ProfileModel, ProfilePoint, ProfileTable
+from kvist.costmodel.profile_table import LAYOUT_VERSION, ProfiledEngine, ProfileModel, ProfilePoint, ProfileTable
 from kvist.costmodel.step_work import StepWork
 
 BAR_SHARE = 0.9
@@ -28,6 +28,7 @@ def profile_model(
     *,
     name: str,
     machine: Mapping[str, str],
+    engine: ProfiledEngine | None = None,
     show: Callable[[str], None] = lambda _: None,
 ) -> ProfileTable:
     """Measure `loaded`, which serves nobody meanwhile. Raises ConfigError if its pool is too small for a grid."""
@@ -40,7 +41,8 @@ def profile_model(
     show(f"{len(grid.steps)} steps, {len(rounds)} rounds")
     host = measure_host(loaded, clock)
     show(f"host {1e3 * host.step_s:.2f} ms a step, {1e6 * host.sequence_s:.0f} us a sequence")
-    return table_of_rounds(grid.steps, rounds, host, drift=last_s / first_s - 1.0, name=name, machine=machine)
+    table = table_of_rounds(grid.steps, rounds, host, drift=last_s / first_s - 1.0, name=name, machine=machine)
+    return msgspec.structs.replace(table, engine=engine)
 
 
 def table_of_rounds(

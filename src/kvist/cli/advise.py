@@ -53,6 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_files(arguments)
     if arguments.configs is not None and not arguments.configs.is_dir():
         raise ConfigError(f"--configs {arguments.configs}: there is no such folder")
+    if arguments.profile:
+        raise ConfigError(
+            "kvist advise is for devices of the catalogue; kvist plan --profile plans for a measured host"
+        )
     scenario = SCENARIOS.get(arguments.scenario or "")
     if scenario is None and (arguments.workload is None or arguments.slo is None):
         raise ConfigError(f"give --scenario ({', '.join(SCENARIOS)}), or --workload and --slo")

@@ -71,7 +71,7 @@ def simulate_command(advice: Advice, problem: PlanningProblem, config_file: Path
     return shlex.join(
         [
             "kvist", "simulate", "--config", str(config_file), "--workload", problem.load.name,
-            "--num-prompts", str(len(records)), "--request-rate", repr(start_rate), "--capacity", "1",
+            *problem.load.words, "--request-rate", repr(start_rate), "--capacity", "1",
         ]
     )  # fmt: skip
 

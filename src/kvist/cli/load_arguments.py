@@ -18,7 +18,7 @@ from kvist.bench.load_source import (
 from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
 from kvist.workload.arrival_process import RampUp
-from kvist.workload.load_file import frozen_loads, read_load_file
+from kvist.workload.load_file import frozen_loads, read_load_file, shipped_loads
 from kvist.workload.recorded_load import TRACE_FORMATS, read_recorded_load
 
 QUICK_PROMPTS = 16
@@ -33,7 +33,7 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, rates: bool = True) -
         "--dataset-name",
         default="random",
         metavar="NAME",
-        help=f"random, or a load: {', '.join(frozen_loads().loads)} (default: random)",
+        help=f"random, or a load: {', '.join(shipped_loads().loads)} (default: random)",
     )
     group.add_argument("--load-file", type=Path, metavar="FILE.toml", help="where --load stands, if not in kvist")
     # Beside an engine's flags, --trace is where that one writes its steps.

@@ -37,11 +37,15 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, model: bool = True,
         )
 
 
-def check_output_files(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError before the work begins if a file could not be written, or a report not be drawn, at its end."""
+def check_output_files(arguments: argparse.Namespace, *others: str) -> None:
+    """Raise ConfigError before the work begins if a file could not be written, or a report not be drawn, at its end.
+
+    others: further arguments that name a file to write.
+    """
     if arguments.report is not None:
         require_plots()
-    for flag, path in (("--json", arguments.json), ("--report", arguments.report)):
+    for name in ("json", "report", *others):
+        flag, path = f"--{name.replace('_', '-')}", getattr(arguments, name)
         if path is None:
             continue
         if path.is_dir() or not path.absolute().parent.is_dir():

@@ -6,7 +6,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from kvist.bench.load_fit import check_lengths
 from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_model_spec
+from kvist.cli.host_profiles import add_host_arguments, read_hosts, refuse_a_cpu_as_device
 from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
@@ -17,47 +19,46 @@ from kvist.planner.candidate import GIGA, Deployment
 from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.plan_load import PlanLoad, draws_of_load, draws_of_trace
 from kvist.planner.service_level_objective import parse_objective
+from kvist.workload.adapting import scale_lengths
 from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
 
 NUM_DRAWS = 4
 QUICK_REQUESTS, QUICK_DRAWS = 300, 2
 DEVICES_PER_NODE = 8
+HOST_NETWORK_GB_PER_S = 1.25  # 10 Gb/s
 
 
 def add_deployment_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is served on what")
     group.add_argument(
         "--model",
-        default=DEFAULT_MODEL,
         metavar="MODEL",
-        help="a name such as llama-3.1-70b, a config.json, a checkpoint folder or a .gguf file (default: %(default)s)",
+        help="a name such as llama-3.1-70b, a config.json, a checkpoint folder or a .gguf file "
+        f"(default: {DEFAULT_MODEL}, or that of the profile)",
     )
-    group.add_argument(
-        "--device", default=DEFAULT_DEVICE, metavar="DEVICE", help=f"one of {', '.join(DEVICES)} (%(default)s)"
-    )
+    group.add_argument("--device", metavar="DEVICE", help=f"one of {', '.join(DEVICES)} ({DEFAULT_DEVICE})")
+    add_host_arguments(group)
     group.add_argument(
         "--devices-per-node",
         type=whole_number("--devices-per-node", low=1),
-        default=DEVICES_PER_NODE,
         metavar="N",
-        help="devices of one host (default: %(default)s)",
+        help=f"devices of one host (default: {DEVICES_PER_NODE})",
     )
     group.add_argument(
         "--network-gb-per-s",
         type=number("--network-gb-per-s", low=1e-6),
         metavar="GB/S",
-        help="of one host, one direction, in 1e9 bytes (default: what is usual for the device)",
+        help="of one host, one direction, in 1e9 bytes (default: what is usual for the device; measured hosts: "
+        f"{HOST_NETWORK_GB_PER_S:g})",
     )
     group.add_argument(
         "--price",
         type=number("--price", low=0.0),
         metavar="USD",
-        help="of one device for an hour (default: a typical on-demand price)",
+        help="of one device for an hour (default: a typical on-demand price; of a measured host none)",
     )
-    group.add_argument(
-        "--engine", default=CURRENT, metavar="NAME", help="engine whose measured efficiency is used (%(default)s)"
-    )
+    group.add_argument("--engine", metavar="NAME", help=f"engine whose measured efficiency is used ({CURRENT})")
 
 
 def add_load_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -66,6 +67,13 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     group.add_argument("--workload", required=required, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=2), metavar="N", help="only so many of its requests"
+    )
+    group.add_argument(
+        "--scale-lengths",
+        type=number("--scale-lengths", low=1e-6),
+        default=1.0,
+        metavar="X",
+        help="multiply the lengths of prompts and answers",
     )
     group.add_argument(
         "--slo",
@@ -77,31 +85,74 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, required: bool = True
 
 def chosen_problem(arguments: argparse.Namespace) -> PlanningProblem:
     """Raises ConfigError for what makes no sense."""
-    model, device = read_model_spec(arguments.model), find_device(arguments.device)
-    if device.kind != "gpu":
-        raise ConfigError(f"{device.name}: plans are made for devices of the catalogue: {', '.join(DEVICES)}")
+    if arguments.profile:
+        return _problem_on_hosts(arguments)
+    if arguments.memory_gb is not None:
+        raise ConfigError("--memory-gb is of measured hosts: it needs --profile")
+    device_name = arguments.device or DEFAULT_DEVICE
+    refuse_a_cpu_as_device(device_name)
+    model_name = arguments.model or DEFAULT_MODEL
+    model, device = read_model_spec(model_name), find_device(device_name)
     if arguments.price is not None:
         device = replace(device, price_per_hour=arguments.price)
-    network = arguments.network_gb_per_s or device.network_bytes_per_s * arguments.devices_per_node / GIGA
+    devices_per_node = arguments.devices_per_node or DEVICES_PER_NODE
     load = chosen_load(arguments)
     return PlanningProblem(
         deployment=Deployment(
-            model=arguments.model,
+            model=model_name,
             device=device,
-            devices_per_node=arguments.devices_per_node,
-            network_gb_per_s=network,
+            devices_per_node=devices_per_node,
+            network_gb_per_s=arguments.network_gb_per_s or device.network_bytes_per_s * devices_per_node / GIGA,
             price_per_device_hour=device.price_per_hour,
             objective=parse_objective(arguments.slo),
         ),
         model=model,
         load=load,
         facts=load_facts(load),
-        generation=engine_generation(arguments.engine),
+        generation=engine_generation(arguments.engine or CURRENT),
+    )
+
+
+def _problem_on_hosts(arguments: argparse.Namespace) -> PlanningProblem:
+    for name in ("device", "devices_per_node", "engine"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is of the catalogue's devices, --profile of a host: give one"
+            )
+    hosts = read_hosts(arguments.profile, model=arguments.model, memory_gb=arguments.memory_gb)
+    first = next(iter(hosts.values()))
+    load = chosen_load(arguments)
+    for host in hosts.values():
+        check_lengths(load.draws[0], host.engine.model_spec.max_position)
+    network = arguments.network_gb_per_s or HOST_NETWORK_GB_PER_S
+    price = arguments.price or 0.0
+    return PlanningProblem(
+        deployment=Deployment(
+            model=" or ".join(dict.fromkeys(host.table.model for host in hosts.values())),
+            device=first.device(network_gb_per_s=network, price_per_hour=price),
+            devices_per_node=1,
+            network_gb_per_s=network,
+            price_per_device_hour=price,
+            objective=parse_objective(arguments.slo),
+        ),
+        model=first.engine.model_spec,
+        load=load,
+        facts=load_facts(load),
+        hosts=hosts,
     )
 
 
 def chosen_load(arguments: argparse.Namespace) -> PlanLoad:
     """Raises ConfigError if there is no such load."""
+    load = _load_of_name(arguments)
+    factor: float = arguments.scale_lengths
+    if factor == 1.0:
+        return load
+    draws = tuple(scale_lengths(draw, factor) for draw in load.draws)
+    return replace(load, draws=draws, length_factor=factor)
+
+
+def _load_of_name(arguments: argparse.Namespace) -> PlanLoad:
     name, loads = arguments.workload, shipped_loads().loads
     num_draws = QUICK_DRAWS if arguments.quick else NUM_DRAWS
     count = arguments.num_prompts
@@ -111,10 +162,10 @@ def chosen_load(arguments: argparse.Namespace) -> PlanLoad:
         return draws_of_load(loads[name], num_draws=num_draws, num_requests=count)
     if name in SHIPPED_TRACES:
         return draws_of_trace(name, read_shipped_trace(name), num_draws=num_draws, num_requests=count)
-    if Path(name).exists():
+    if name and Path(name).is_file():
         return draws_of_trace(name, read_recorded_load(Path(name)), num_draws=num_draws, num_requests=count)
     known = [*loads, *SHIPPED_TRACES]
     raise ConfigError(
-        f"--workload {name}: there is no such trace file and no such load.{did_you_mean(name, known)} "
+        f"--workload {name!r}: there is no such trace file and no such load.{did_you_mean(name, known)} "
         f"Loads are {', '.join(known)}"
     )

@@ -16,7 +16,8 @@ from kvist.report.line_plots import line_plot
 from kvist.report.page import Report
 
 HEADERS = (
-    "plan", "GPUs", "goodput/s", "per GPU", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "load", "$/M in", "$/M out",
+    "plan", "devices", "goodput/s", "per device", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "load", "$/M in",
+    "$/M out",
 )  # fmt: skip
 BEYOND = "saturated"
 MAX_BARS = 15
@@ -69,6 +70,8 @@ def plan_lines(plan: Plan, problem: PlanningProblem, commands: PlanCommands) -> 
     lines += [f"  {command}" for command in dict.fromkeys(commands.serve.values())]
     if commands.simulated_only:
         lines.append(f"  simulated only: {commands.simulated_only}")
+    if commands.drive:
+        lines += ["drive it at the planned rate, once it serves:", f"  {commands.drive}"]
     return lines
 
 
@@ -147,6 +150,10 @@ def point_document(point: PlanPoint) -> dict[str, Any]:
         "num_devices": evaluation.candidate.num_devices,
         "policy": evaluation.candidate.policy,
         "token_budget": evaluation.candidate.token_budget,
+        "max_num_seqs": evaluation.candidate.max_num_seqs,
+        "kv_cache_tokens": evaluation.candidate.kv_cache_tokens,
+        "enable_prefix_caching": evaluation.candidate.enable_prefix_caching,
+        "profile": evaluation.candidate.profile,
         "router": evaluation.candidate.router,
         "number_format": evaluation.candidate.number_format,
         "goodput": point.goodput_per_s,

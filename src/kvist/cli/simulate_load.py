@@ -12,7 +12,7 @@ from kvist.core.errors import ConfigError
 from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
-from kvist.workload.adapting import all_at_once, at_mean_rate
+from kvist.workload.adapting import all_at_once, at_mean_rate, scale_lengths
 from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
 from kvist.workload.trace_record import TraceRecord
@@ -24,6 +24,13 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--workload", required=True, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
+    )
+    group.add_argument(
+        "--scale-lengths",
+        type=number("--scale-lengths", low=1e-6),
+        default=1.0,
+        metavar="X",
+        help="multiply the lengths of prompts and answers",
     )
     group.add_argument(
         "--request-rate",
@@ -55,20 +62,23 @@ def simulated_load(
         load = loads.load(arguments.workload)
         capacity = arguments.capacity
         if capacity is None:
-            capacity = _capacity(load.records(capacity_per_s=1.0, seed=arguments.seed), config, step_times)
+            drawn = load.records(capacity_per_s=1.0, seed=arguments.seed)
+            capacity = _capacity(scale_lengths(drawn, arguments.scale_lengths), config, step_times)
         records = load.records(capacity_per_s=capacity, seed=arguments.seed)
     elif arguments.workload in SHIPPED_TRACES:
         records = read_shipped_trace(arguments.workload)
-    elif Path(arguments.workload).exists():
+    elif arguments.workload and Path(arguments.workload).is_file():
         records = read_recorded_load(Path(arguments.workload), block_tokens=arguments.trace_block_tokens)
     else:
         raise ConfigError(
-            f"--workload {arguments.workload}: there is no such trace file and no such load; loads are "
+            f"--workload {arguments.workload!r}: there is no such trace file and no such load; loads are "
             f"{', '.join([*loads.loads, *SHIPPED_TRACES])}"
         )
     records = records[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:
         raise ConfigError(f"the load {arguments.workload} draws no request")
+    if arguments.scale_lengths != 1.0:
+        records = scale_lengths(records, arguments.scale_lengths)
     return records if arguments.request_rate is None else at_mean_rate(records, arguments.request_rate)
 
 

@@ -8,8 +8,8 @@ from kvist.config.cluster_config import ClusterConfig
 from kvist.config.toml_text import toml_literal
 
 
-def cluster_toml(config: ClusterConfig) -> str:
-    """All that is not at its default. `check_invariants` is no part of the file."""
+def cluster_toml(config: ClusterConfig, *, profile: str | None = None) -> str:
+    """All that is not at its default. `check_invariants` is no part of the file. profile: the file of step times."""
     lines: list[str] = []
     for group in config.groups:
         lines += _table("[[replicas]]", group, always=("name",))
@@ -17,6 +17,8 @@ def cluster_toml(config: ClusterConfig) -> str:
         lines += _table(f"[{name}]", getattr(config, name))
     for failure in config.failures:
         lines += _table("[[failures]]", failure, always=("replica",))
+    if profile is not None:
+        lines += ["[step_time]", f"profile = {toml_literal(profile)}", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

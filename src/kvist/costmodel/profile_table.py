@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from kvist.core.errors import ConfigError
+from kvist.core.model_spec import ModelSpec
+from kvist.costmodel.error_bar import ErrorBar
 from kvist.costmodel.step_work import StepWork
 
 LAYOUT_VERSION = 1
@@ -32,6 +35,22 @@ class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
         return StepWork.of(chunks, num_sampled=len(chunks))
 
 
+class ProfiledEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was profiled besides its times: all that a plan for the same host needs to know of its engine.
+
+    flags: of `kvist serve`, for the same kernels, threads and number format of K and V.
+    free_memory_bytes: that the host could give before the model was loaded.
+    """
+
+    model_spec: ModelSpec
+    executor: Literal["native", "reference"]
+    flags: list[str]
+    kv_cache_dtype: str
+    kv_bytes_per_token: int
+    block_size: int
+    free_memory_bytes: int
+
+
 class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, and the coefficients that explain it.
 
@@ -39,6 +58,7 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     `decode_key_s` and `prefill_key_s` for each key that single tokens and chunks read, and `prefill_pair_s` for each
     pair of a query and a key. The host adds `host_s`, `host_sequence_s` a sequence, `host_token_s` a prompt token.
     error: share that 9 of 10 steps were off by. drift: the same steps at the end over those at the beginning, minus 1.
+    engine: None where it is not known, as in profiles of before it was noted: no plans are made from those.
     """
 
     layout_version: int
@@ -56,6 +76,17 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     host_token_s: float
     error: float
     drift: float
+    engine: ProfiledEngine | None = None
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Of the largest step that was measured; larger ones are extrapolated."""
+        return self.knots[-1]
+
+    @property
+    def max_sequences(self) -> int:
+        """Of the step with the most requests that was measured; 0 if the points are not known."""
+        return max((point.num_sequences + point.num_riders for point in self.points), default=0)
 
 
 class ProfileModel:
@@ -83,6 +114,13 @@ class ProfileModel:
 
     def margin_s(self, work: StepWork) -> float:
         return self.table.error * self.predict_s(work)
+
+    @property
+    def error_bar(self) -> ErrorBar:
+        """Of a load's steps in another hour: no surer than the same step was while the profile was made."""
+        share = max(self.table.error, abs(self.table.drift))
+        reason = f"a profile of {len(self.table.points)} steps on this host"
+        return ErrorBar(decode=share, prefill=share, reason=reason)
 
 
 def interpolate(knots: Sequence[int], values: Sequence[float], at: float) -> float:

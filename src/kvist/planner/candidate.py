@@ -58,7 +58,8 @@ class Candidate:
     """A unit of replicas, and how many such units there are.
 
     Either `mixed` replicas that do both phases, or `prefill` and `decode` replicas. host_cache_gb: of host memory per
-    device that keeps evicted keys and values.
+    device that keeps evicted keys and values. kv_cache_tokens: of a replica's pool; None: as much as there is room for.
+    profile: of the measured host that each replica runs on; None: on devices of the catalogue.
     """
 
     mixed: Shape | None = None
@@ -74,6 +75,8 @@ class Candidate:
     enable_prefix_caching: bool = True
     attention: str = "flash"
     num_kv_heads: int | None = None
+    kv_cache_tokens: int | None = None
+    profile: str | None = None
     is_pinned: bool = False  # prefill and decode of a unit lie in one host, as a slow network asks for
 
     @property
@@ -102,7 +105,7 @@ class Candidate:
     @property
     def text(self) -> str:
         """In a line, for tables. Equal candidates have equal texts, different ones different texts."""
-        roles = [shape.text if name == MIXED else f"{name} {shape.text}" for name, shape in self.shapes.items()]
+        roles = [text if name == MIXED else f"{name} {text}" for name, text in self._shape_texts.items()]
         units = f"{self.num_units} x " if self.num_units > 1 else ""
         inner = " + ".join(roles)
         parts = [f"{units}({inner})" if units else inner, self.policy, f"{self.token_budget} tokens"]
@@ -112,6 +115,8 @@ class Candidate:
             parts.append(f"{self.host_cache_gb:g} GB host cache")
         if self.max_num_seqs != MAX_NUM_SEQS:
             parts.append(f"{self.max_num_seqs} sequences")
+        if self.kv_cache_tokens is not None:
+            parts.append(f"{self.kv_cache_tokens} KV tokens")
         if not self.enable_prefix_caching:
             parts.append("no prefix cache")
         if self.attention != "flash":
@@ -123,6 +128,15 @@ class Candidate:
         if self.num_units > 1 or any(shape.count > 1 for shape in self.shapes.values()):
             parts.append(self.router)
         return ", ".join(parts)
+
+    @property
+    def _shape_texts(self) -> dict[str, str]:
+        if self.profile is None:
+            return {name: shape.text for name, shape in self.shapes.items()}
+        return {
+            name: self.profile if shape.count == 1 else f"{shape.count} x {self.profile}"
+            for name, shape in self.shapes.items()
+        }
 
 
 def cluster_of(candidate: Candidate, deployment: Deployment, *, kv_bytes_per_token: int) -> ClusterConfig:
@@ -170,6 +184,7 @@ def _group(
         policy=candidate.policy,
         max_num_batched_tokens=candidate.token_budget,
         max_num_seqs=candidate.max_num_seqs,
+        kv_cache_tokens=candidate.kv_cache_tokens,
         enable_prefix_caching=candidate.enable_prefix_caching,
         attention=candidate.attention,
         num_kv_heads=candidate.num_kv_heads,

@@ -1,23 +1,28 @@
-"""The command lines of a plan: what simulates it, and what serves it as far as this version can."""
+"""The command lines of a plan: what simulates it, what serves it as far as this version can, and what drives that."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 
-from kvist.planner.candidate import Candidate
-from kvist.planner.evaluation import PlanningProblem
-from kvist.workload.adapting import num_starts
+from kvist.config.cluster_config import ReplicaGroupConfig
+from kvist.planner.candidate import SLO_BUDGET, Candidate
+from kvist.planner.evaluation import PlanningProblem, placed
+from kvist.planner.plan_load import Draw
+from kvist.workload.adapting import arrival_stretch, num_starts
+from kvist.workload.recorded_load import SHIPPED_TRACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCommands:
     """serve: of one replica, by the group's name. simulated_only: why this version cannot serve the plan; empty if it
-    can."""
+    can. drive: sends the load to the server at the planned rate; empty where `kvist bench serve` has no such load.
+    """
 
     simulate: str
     serve: dict[str, str]
     simulated_only: str
+    drive: str = ""
 
 
 def plan_commands(
@@ -28,18 +33,56 @@ def plan_commands(
     start_rate = rate_per_s * num_starts(records) / len(records)
     simulate = [
         "kvist", "simulate", "--config", config_file, "--workload", problem.load.name,
-        "--num-prompts", str(len(records)), "--request-rate", repr(start_rate), "--capacity", "1",
+        *problem.load.words, "--request-rate", repr(start_rate), "--capacity", "1",
     ]  # fmt: skip
-    serve = {
-        name: shlex.join(
-            [
-                "kvist", "serve", problem.deployment.model, "--policy", candidate.policy,
-                "--max-num-batched-tokens", str(candidate.token_budget), "--max-num-seqs", str(candidate.max_num_seqs),
-            ]
-        )
-        for name in candidate.shapes
-    }  # fmt: skip
-    return PlanCommands(simulate=shlex.join(simulate), serve=serve, simulated_only=_why_not(candidate, problem))
+    config, _ = placed(candidate, problem)
+    simulated_only = _why_not(candidate, problem)
+    return PlanCommands(
+        simulate=shlex.join(simulate),
+        serve={group.name: shlex.join(_serve_words(candidate, problem, group)) for group in config.groups},
+        simulated_only=simulated_only,
+        drive="" if simulated_only else shlex.join(_drive_words(problem, records, start_rate)),
+    )
+
+
+def _serve_words(candidate: Candidate, problem: PlanningProblem, group: ReplicaGroupConfig) -> list[str]:
+    """Of one replica. On a measured host the engine is the one that was measured, and its pool as large as planned."""
+    words = ["kvist", "serve", group.model or problem.deployment.model]
+    if candidate.profile is not None:
+        words += problem.hosts[candidate.profile].engine.flags
+    words += [
+        "--policy", group.policy, "--max-num-batched-tokens", str(group.max_num_batched_tokens),
+        "--max-num-seqs", str(group.max_num_seqs),
+    ]  # fmt: skip
+    if candidate.profile is not None:
+        words += ["--max-total-tokens", str(group.kv_cache_tokens)]
+    if group.policy == SLO_BUDGET:
+        words += ["--default-tpot-ms", f"{group.default_tpot_ms:g}"]
+        words += [] if group.default_ttft_ms is None else ["--default-ttft-ms", f"{group.default_ttft_ms:g}"]
+    return words if group.enable_prefix_caching else [*words, "--no-enable-prefix-caching"]
+
+
+def _drive_words(problem: PlanningProblem, records: Draw, start_rate_per_s: float) -> list[str]:
+    """Sends the same requests with the same arrivals; nothing where they cannot be asked for."""
+    name, objective = problem.load.name, problem.deployment.objective
+    stretch = arrival_stretch(records, start_rate_per_s)
+    is_chained = num_starts(records) < len(records)
+    is_named = problem.load.seed is not None
+    if stretch is None or name in SHIPPED_TRACES or (is_chained and not is_named):
+        return []
+    # Pauses are not to be stretched: where there are any, the named load is told its capacity instead.
+    pace = ["--capacity", repr(1.0 / stretch)] if is_chained else ["--time-scale", repr(stretch)]
+    if is_named and not is_chained:
+        pace = ["--capacity", "1", *pace]
+    targets = [
+        f"{metric}:{seconds * 1e3:g}"
+        for metric, seconds in (("ttft", objective.ttft_s), ("tpot", objective.tpot_s))
+        if seconds is not None
+    ]
+    return [
+        "kvist", "bench", "serve", "--load" if is_named else "--trace", name, *problem.load.words, *pace,
+        "--goodput", *targets,
+    ]  # fmt: skip
 
 
 def _why_not(candidate: Candidate, problem: PlanningProblem) -> str:

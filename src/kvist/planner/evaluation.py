@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError
@@ -15,6 +15,7 @@ from kvist.costmodel.step_work import StepWork
 from kvist.planner.bounds import Bound, LoadFacts, bound
 from kvist.planner.candidate import Candidate, Deployment, cluster_of
 from kvist.planner.goodput_search import GROWTH, Goodput, search_goodput
+from kvist.planner.measured_host import MeasuredHost, placed_on_host
 from kvist.planner.plan_load import PlanLoad
 from kvist.planner.trial import Judged, judge
 from kvist.simulator.placed_cluster import kv_bytes_per_token, place_cluster, placement_of
@@ -31,7 +32,8 @@ class PlanningProblem:
     """All that judging a candidate needs.
 
     generation: of the engine whose measured efficiency predicts step times. step_time_of: predicts them instead; raises
-    ConfigError for a group that it cannot predict.
+    ConfigError for a group that it cannot predict. hosts: measured ones by the name of their profile, in place of
+    devices of the catalogue.
     """
 
     deployment: Deployment
@@ -40,6 +42,7 @@ class PlanningProblem:
     facts: LoadFacts
     generation: str = CURRENT
     step_time_of: StepTimeOfGroup | None = None
+    hosts: Mapping[str, MeasuredHost] = field(default_factory=dict)
 
     @property
     def lifetime_s(self) -> float:
@@ -118,6 +121,8 @@ class ScaledStepTime:
 
 def placed(candidate: Candidate, problem: PlanningProblem) -> tuple[ClusterConfig, dict[str, StepTimeModel]]:
     """The cluster with its room for KV, and step times by group. Raises ConfigError if a group does not fit."""
+    if candidate.profile is not None:
+        return placed_on_host(candidate, problem.deployment, problem.hosts[candidate.profile])
     rough = cluster_of(candidate, problem.deployment, kv_bytes_per_token=1)
     find_model = {problem.deployment.model: problem.model}.__getitem__
     num_bytes = kv_bytes_per_token(placement_of(rough.groups[0], find_model))

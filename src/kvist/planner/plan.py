@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvist.config.cluster_config import ClusterConfig
+from kvist.costmodel.profile_table import ProfileModel
 from kvist.costmodel.roofline import RooflineModel
 from kvist.planner.cost import Cost, cost_at
 from kvist.planner.evaluation import Evaluation, Known, PlanningProblem, placed
@@ -143,7 +144,9 @@ def plan_point(evaluation: Evaluation, problem: PlanningProblem, *, rate_per_s: 
     return PlanPoint(
         evaluation=evaluation,
         point=operate(config, step_times, problem.load, objective, rate, known_capacity_per_s=capacity),
-        cost=cost_at(
+        cost=None
+        if problem.hosts and problem.deployment.price_per_device_hour == 0.0  # nobody said what a host costs
+        else cost_at(
             num_devices=evaluation.candidate.num_devices,
             price_per_device_hour=problem.deployment.price_per_device_hour,
             rate_per_s=rate,
@@ -175,7 +178,7 @@ def _are_equal(one: PlanPoint, other: PlanPoint) -> bool:
 def error_bar(winner: Evaluation, problem: PlanningProblem, rounds: Rounds, run_all: RunAll) -> ErrorBar:
     """Search the winner's goodput again: with other draws, and with slower and faster steps."""
     _, step_times = placed(winner.candidate, problem)
-    bars = [model.error_bar for model in step_times.values() if isinstance(model, RooflineModel)]
+    bars = [model.error_bar for model in step_times.values() if isinstance(model, RooflineModel | ProfileModel)]
     decode = max((bar.decode for bar in bars), default=0.0)
     prefill = max((bar.prefill for bar in bars), default=0.0)
     task = Task(candidate=winner.candidate, effort=rounds.last, known=Known(first_rate_per_s=winner.rate_per_s))
@@ -228,7 +231,10 @@ def reasons(winner: PlanPoint, others: Sequence[PlanPoint]) -> list[str]:
 
 
 def _difference(winner: object, other: object) -> str:
-    names = ("policy", "token_budget", "router", "number_format", "host_cache_gb", "num_units")
+    names = (
+        "policy", "token_budget", "max_num_seqs", "kv_cache_tokens", "enable_prefix_caching", "router", "profile",
+        "number_format", "host_cache_gb", "num_units",
+    )  # fmt: skip
     return ", ".join(
         f"{name} {getattr(other, name)} instead of {getattr(winner, name)}"
         for name in names

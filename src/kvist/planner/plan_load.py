@@ -22,11 +22,13 @@ class PlanLoad:
 
     Common random numbers: at every rate, and for every candidate, a draw has the same requests and the same arrivals
     but for their scale, so that differences between candidates are not differences between samples.
+    length_factor: by which the load's own lengths were multiplied.
     """
 
     name: str
     draws: tuple[Draw, ...]
     seed: int | None = None  # of the first draw; None of a recorded load
+    length_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.draws or not all(self.draws):
@@ -55,6 +57,12 @@ class PlanLoad:
             if len(found) >= min_requests:
                 break
         return found
+
+    @property
+    def words(self) -> list[str]:
+        """Flags of the commands that play the first draw, besides its name and its rate."""
+        words = ["--num-prompts", str(len(self.draws[0]))]
+        return words if self.length_factor == 1.0 else [*words, "--scale-lengths", repr(self.length_factor)]
 
     def lengths(self) -> list[tuple[int, int]]:
         """Prompt and output tokens of each request of the first draw."""

@@ -21,7 +21,8 @@ from kvist.planner.search_space import with_routers
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-USUAL_POLICY = {False: ("chunked_prefill", 2048), True: ("prefill_first", 2048)}  # by whether prefill is apart
+# By whether prefill is apart: a policy and its budgets, on devices of the catalogue and on measured hosts.
+USUAL_POLICY = {False: ("chunked_prefill", (256, 2048)), True: ("prefill_first", (1024, 2048))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +239,8 @@ def _usual(candidates: Sequence[Candidate]) -> list[Candidate]:
     chosen: dict[Candidate, Candidate] = {}
     for candidate in candidates:
         placement = _placement(candidate)
-        is_usual = (candidate.policy, candidate.token_budget) == USUAL_POLICY[candidate.is_disaggregated]
+        policy, budgets = USUAL_POLICY[candidate.is_disaggregated]
+        is_usual = candidate.policy == policy and candidate.token_budget in budgets
         if is_usual or placement not in chosen:
             chosen[placement] = candidate
     return list(chosen.values())

@@ -100,16 +100,21 @@ def mixed_units(shapes: Iterable[Shape]) -> Iterator[Candidate]:
 
 def split_units(shapes: Sequence[Shape], deployment: Deployment, limits: SpaceLimits) -> Iterator[Candidate]:
     """Prefill and decode replicas in the ratios that fit a unit; on a slow network one pair in one host."""
-    is_fast = deployment.network_gb_per_s >= FAST_NETWORK_GB_PER_S
     most = min(limits.max_devices_per_unit, limits.max_devices)
+    if deployment.network_gb_per_s >= FAST_NETWORK_GB_PER_S:
+        yield from split_ratios(shapes, most)
+        return
     for prefill, decode in product(shapes, repeat=2):
-        if not is_fast:
-            pair = Candidate(prefill=prefill, decode=decode, is_pinned=True)
-            if pair.devices_per_unit <= min(most, deployment.devices_per_node):
-                yield pair
-            continue
-        for num_prefill in range(1, most // prefill.num_devices + 1):
-            for num_decode in range(1, (most - num_prefill * prefill.num_devices) // decode.num_devices + 1):
+        pair = Candidate(prefill=prefill, decode=decode, is_pinned=True)
+        if pair.devices_per_unit <= min(most, deployment.devices_per_node):
+            yield pair
+
+
+def split_ratios(shapes: Sequence[Shape], max_devices: int) -> Iterator[Candidate]:
+    """Prefill and decode replicas of any kinds, in all ratios of at most so many devices."""
+    for prefill, decode in product(shapes, repeat=2):
+        for num_prefill in range(1, max_devices // prefill.num_devices + 1):
+            for num_decode in range(1, (max_devices - num_prefill * prefill.num_devices) // decode.num_devices + 1):
                 if gcd(num_prefill, num_decode) == 1:  # twice as many of both are two units
                     yield Candidate(
                         prefill=replace(prefill, count=num_prefill), decode=replace(decode, count=num_decode)

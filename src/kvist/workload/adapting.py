@@ -51,12 +51,17 @@ def at_mean_rate(records: Sequence[TraceRecord], rate_per_s: float) -> list[Trac
 
     Those that came all at once come evenly. Pauses stay.
     """
+    stretch = arrival_stretch(records, rate_per_s)
+    if stretch is None:
+        return with_arrivals(records, [number / rate_per_s for number in range(num_starts(records))])
+    return with_arrivals(records, [record.arrival_s * stretch for record in records if record.after is None])
+
+
+def arrival_stretch(records: Sequence[TraceRecord], rate_per_s: float) -> float | None:
+    """By what to multiply arrivals for that mean rate of those that follow nobody; None if they come all at once."""
     first = [record.arrival_s for record in records if record.after is None]
     span_s = max(first) - min(first)
-    if span_s <= 0.0:
-        return with_arrivals(records, [number / rate_per_s for number in range(len(first))])
-    stretch = (len(first) - 1) / rate_per_s / span_s
-    return with_arrivals(records, [time_s * stretch for time_s in first])
+    return (len(first) - 1) / rate_per_s / span_s if span_s > 0.0 else None
 
 
 def all_at_once(records: Sequence[TraceRecord]) -> list[TraceRecord]:
