@@ -24,7 +24,7 @@ from kvist.repro.prefix_maximum import possible_cached_tokens
 from kvist.repro.radix import tight_pool_tokens
 from kvist.repro.reserving_cache import ReservingKVCache
 from kvist.repro.setting import ReproSetting
-from kvist.repro.speculation import decode_speed
+from kvist.repro.speculation import decode_speed, time_to_all_s
 from kvist.repro.virtual_hits import virtual_hits
 from kvist.workload.load_file import frozen_loads
 from kvist.workload.text_source import TextSource, read_sentences
@@ -162,11 +162,12 @@ def test_a_service_level_asks_for_a_prompt_speed_and_for_every_smoothed_gap() ->
     assert slowest_gap_s([]) == 0.0
 
 
-def test_decode_speed_counts_from_the_first_token_of_the_run() -> None:
+def test_decode_speed_is_that_of_all_streams_together() -> None:
     runs = [RequestRun(0, 0, 0.0, [1]), RequestRun(1, 0, 0.0, [1])]
     runs[0].token_times_s = [1.0, 2.0, 3.0]
     runs[1].token_times_s = [1.5, 2.5]
-    assert decode_speed(LoadRun(runs, [], [], 3.0)) == pytest.approx(3 / 2.0)
+    assert decode_speed(LoadRun(runs, [], [], 3.0)) == pytest.approx(2 / 1.0)
+    assert time_to_all_s(LoadRun(runs, [], [], 3.0)) == 2.0
 
 
 def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:

@@ -121,6 +121,13 @@ def test_drafts_that_do_not_earn_the_fixed_price_together_are_not_made():
     assert sum(chosen([0.6, 0.6, 0.6, 0.6])) > 4
 
 
+def test_drafts_of_one_request_must_earn_more_where_others_wait() -> None:
+    def chosen(num_base_tokens: int) -> int:
+        return choose_lengths([0.5], [1], price=0.38, num_base_tokens=num_base_tokens, max_tokens=64)[0]
+
+    assert (chosen(1), chosen(4)) == (1, 0)
+
+
 def test_one_step_that_was_held_up_does_not_spoil_the_price():
     price = DraftPrice()
     for i in range(40):

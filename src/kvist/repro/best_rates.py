@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from kvist.bench.load_run import LoadRun
+from kvist.bench.load_run import LoadRun, percentile
 from kvist.bench.step_timer import Chunks, StepTimer
+from kvist.core.request_events import StepSummary
+from kvist.costmodel.step_work import StepWork
 from kvist.metrics.utilization import BestRates, utilization
 
-__all__ = ["BestRates", "StepTimes", "best_rates", "shortest", "time_steps", "utilization_of"]
+__all__ = [
+    "BestRates",
+    "StepTimes",
+    "StepUtilization",
+    "best_rates",
+    "shortest",
+    "step_utilization",
+    "time_steps",
+    "utilization_of",
+]
 
 LARGE_STEPS = (256, 512, 1024)  # where a token is cheapest
 LONG_CONTEXT = 2048
@@ -66,11 +78,39 @@ def utilization_of(rates: BestRates, run: LoadRun, *, while_prompts_wait: bool =
     """while_prompts_wait: until the end of the last step that computes a prompt. After it, decodes are all there is,
     fewer and fewer of them: what can then be used says how the load ends, not how steps are filled.
     """
-    steps = list(zip(run.works, run.steps, strict=True))
     if not while_prompts_wait:
+        steps = zip(run.works, run.steps, strict=True)
         return utilization(rates, ((work, step.num_padding_tokens) for work, step in steps), run.elapsed_s)
-    last = max(place for place, (_, step) in enumerate(steps) if step.num_prefill_tokens)
-    kept = steps[: last + 1]
-    begun_s = run.steps[0].time_s - run.steps[0].step_time_s
-    elapsed_s = run.steps[last].time_s - begun_s
+    kept, elapsed_s = _while_prompts_wait(run)
     return utilization(rates, ((work, step.num_padding_tokens) for work, step in kept), elapsed_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUtilization:
+    """While prompts wait. between_steps: share of the time in which no step ran. median, best_tenth: needed work of
+    a step at best rates over its time, of the median step and of that which a tenth of them exceed: what lies between
+    the two is the machine's own doing, as steps of one kind take turns being fast and slow.
+    """
+
+    between_steps: float
+    median: float
+    best_tenth: float
+
+
+def step_utilization(rates: BestRates, run: LoadRun) -> StepUtilization:
+    kept, elapsed_s = _while_prompts_wait(run)
+    shares = [rates.needed_s(work, step.num_padding_tokens) / step.step_time_s for work, step in kept]
+    in_steps_s = sum(step.step_time_s for _, step in kept)
+    return StepUtilization(
+        between_steps=max(1.0 - in_steps_s / elapsed_s, 0.0),
+        median=percentile(shares, 50),
+        best_tenth=percentile(shares, 90),
+    )
+
+
+def _while_prompts_wait(run: LoadRun) -> tuple[list[tuple[StepWork, StepSummary]], float]:
+    """Steps up to the last that computes a prompt, and the seconds that they and what lies between them took."""
+    steps = list(zip(run.works, run.steps, strict=True))
+    last = max(place for place, (_, step) in enumerate(steps) if step.num_prefill_tokens)
+    begun_s = run.steps[0].time_s - run.steps[0].step_time_s
+    return steps[: last + 1], run.steps[last].time_s - begun_s

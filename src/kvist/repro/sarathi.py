@@ -14,7 +14,7 @@ from typing import Any
 from kvist.bench.load_run import LoadRun, percentile
 from kvist.bench.step_timer import StepTimer
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.repro.best_rates import BestRates, best_rates, shortest, time_steps, utilization_of
+from kvist.repro.best_rates import BestRates, best_rates, shortest, step_utilization, time_steps, utilization_of
 from kvist.repro.measured_engine import MAX_NUM_SEQS, MeasuredEngine, at_once, by_cpu_time, spread_of_ratio
 from kvist.repro.quick_loads import QUICK_LONG_AND_SHORT
 from kvist.repro.result import BarPlot, ReproResult
@@ -242,7 +242,12 @@ def _shares(rates: BestRates, run: LoadRun) -> str:
     padding = [step.num_padding_tokens for step in run.steps]
     needed = sum(rates.needed_s(work, pad) for work, pad in zip(run.works, padding, strict=True))
     tokens = rates.token_s * sum(work.num_tokens - pad for work, pad in zip(run.works, padding, strict=True))
-    return f"{tokens / needed:.0%} of the needed time is products of tokens, the rest attention and the head"
+    each = step_utilization(rates, run)
+    return (
+        f"{tokens / needed:.0%} of the needed time is products of tokens, the rest attention and the head. Of what is"
+        f" lost, {each.between_steps:.1%} of the time lies between steps; the median step reaches {each.median:.0%},"
+        f" one in ten {each.best_tenth:.0%} or more of its best: steps of one kind are fast and slow by turns"
+    )
 
 
 def _mean_end_s(run: LoadRun) -> float:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 MARGIN = 1.1  # a draft must be worth this times what it costs: chances and prices are estimates
+MARGIN_FOR_WAITING = 0.5  # more, by the share of a step's tokens that get no drafts and wait for those of others
 NUM_ROUNDS = 3
 LARGEST_CHANCE = 0.98
 
@@ -30,7 +31,8 @@ def choose_lengths(
 
     The j-th draft of a request adds chance**j tokens. It pays if that is more than its time would give otherwise:
     `price` tokens at the rate without drafts, more as the drafts themselves raise the rate. All of them together must
-    earn the fixed price besides; else there are none.
+    earn the fixed price besides, and more so the fewer requests they are of: who gains is not who waits for the longer
+    step. Else there are none.
     """
     worth = 1.0  # tokens per time, against the step without drafts
     lengths = [0] * len(chances)
@@ -41,7 +43,9 @@ def choose_lengths(
         worth = max((num_base_tokens + gained) / (num_base_tokens + price * sum(lengths)), 1.0)
     lengths = _fit(chances, lengths, max_tokens)
     gained = sum(expected_tokens(chance, length) for chance, length in zip(chances, lengths, strict=True))
-    return lengths if gained >= MARGIN * (fixed_price + price * sum(lengths)) else [0] * len(lengths)
+    waiting_share = 1.0 - sum(length > 0 for length in lengths) / max(num_base_tokens, len(lengths))
+    margin = MARGIN + MARGIN_FOR_WAITING * waiting_share
+    return lengths if gained >= margin * (fixed_price + price * sum(lengths)) else [0] * len(lengths)
 
 
 def expected_tokens(chance: float, length: int) -> float:

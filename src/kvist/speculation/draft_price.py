@@ -11,6 +11,7 @@ NUM_EXACT_SIZES = 16  # steps of up to so many tokens are told apart, larger one
 CLASSES_PER_DOUBLING = 4
 NUM_STEPS_TO_KNOW = 3  # of each, with drafts and without
 NEWEST_WEIGHT = 0.05
+LARGEST_WEIGHT = 0.25  # of a step of a kind that there was none of for long: what is known of it is old
 LONGEST_STEP_RATIO = 3.0  # a step that took longer than this times the mean was held up by something else
 
 
@@ -40,9 +41,10 @@ class _Line:
     variance: float = 0.0
     covariance: float = 0.0
 
-    def add(self, num_draft_tokens: int, step_time_s: float) -> None:
+    def add(self, num_draft_tokens: int, step_time_s: float, *, num_others: int) -> None:
+        """num_others: steps of the other kind since the last of this one."""
         self.num_steps += 1
-        weight = max(1.0 / self.num_steps, NEWEST_WEIGHT)
+        weight = max(1.0 / self.num_steps, min((1 + num_others) * NEWEST_WEIGHT, LARGEST_WEIGHT))
         if self.num_steps > NUM_STEPS_TO_KNOW:
             step_time_s = min(step_time_s, LONGEST_STEP_RATIO * self.mean_time_s)
         drafts_off, time_off = num_draft_tokens - self.mean_drafts, step_time_s - self.mean_time_s
@@ -65,11 +67,17 @@ class _Size:
     num_steps: int = 0
     plain: _Line = field(default_factory=_Line)
     drafting: _Line = field(default_factory=_Line)
+    num_alike: int = 0  # steps of the latest one's kind in a row
+    was_drafting: bool = False
 
     def add(self, num_base_tokens: int, num_draft_tokens: int, step_time_s: float) -> None:
         self.num_steps += 1
         self.mean_base += max(1.0 / self.num_steps, NEWEST_WEIGHT) * (num_base_tokens - self.mean_base)
-        (self.drafting if num_draft_tokens else self.plain).add(num_draft_tokens, step_time_s)
+        is_drafting = num_draft_tokens > 0
+        num_others = 0 if is_drafting == self.was_drafting else self.num_alike
+        self.num_alike = self.num_alike + 1 if is_drafting == self.was_drafting else 1
+        self.was_drafting = is_drafting
+        (self.drafting if is_drafting else self.plain).add(num_draft_tokens, step_time_s, num_others=num_others)
 
     @property
     def price(self) -> Price | None:

@@ -56,11 +56,13 @@ class NgramIndex:
         for _ in range(MAX_CANDIDATES):
             if place == NOWHERE:
                 break
-            length = self._match_length(token_ids, place)
-            if length > best_length:
-                best_place, best_length = place, length
-                if length == self._max_length:
-                    break
+            # Most places fail at the first token that would make them the longest.
+            if best_length < place and token_ids[place - 1 - best_length] == token_ids[num_tokens - 1 - best_length]:
+                length = self._match_length(token_ids, place)
+                if length > best_length:
+                    best_place, best_length = place, length
+                    if length == self._max_length:
+                        break
             place = self._previous[place - 1]
         if best_place == NOWHERE or max_tokens <= 0:
             return None
