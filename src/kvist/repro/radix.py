@@ -2,9 +2,9 @@
 
 Each load runs with the tree off and with the tree in order of arrival; where the pool is too small for all sessions,
 also with the longest cached prefix first (elsewhere the order does not matter to hits, as the whole loads under a
-virtual clock show). All requests come at once, which tells speed; outside quick runs also at 0.7 of what the engine
-without the tree can do, which tells the time to the first token. Sessions' next turns wait for the answer, whose text
-they contain.
+virtual clock show). All requests come at once, which tells speed; outside quick runs two loads also come at 0.7 of what
+the engine without the tree can do, which tells the time to the first token. Sessions' next turns wait for the answer,
+whose text they contain.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ QUICK: Mapping[str, Mapping[str, int]] = {
     "tree_of_thought": {"roots": 1, "depth": 2, "branching": 2},
     "agent": {"num_sessions": 1, "turns": 3},
 }
-# Shares of the loads' requests (sessions, roots) that show the effects within minutes: three or four sessions, say.
+# Shares of the loads' requests (sessions, roots) that show the effects within minutes: two or three sessions, say.
 USUAL: Mapping[str, float] = {
-    "chat_multi_turn": 3 / 24,
-    "chat_multi_turn_tight": 4 / 24,
+    "chat_multi_turn": 2 / 24,
+    "chat_multi_turn_tight": 3 / 24,
     "few_shot": 12 / 96,
     "retrieval": 16 / 128,
     "tree_of_thought": 1 / 8,
@@ -53,6 +53,7 @@ USUAL: Mapping[str, float] = {
 }
 OFF, FCFS, LPM = "tree off", "tree, in order of arrival", "tree, longest prefix first"
 RATED = 0.7
+RATED_LOADS = ("chat_multi_turn", "agent")  # people and tools that wait; arrivals and pauses take their time
 POOL_TOKENS = 131_072  # of K and V: more than any load's requests hold at once
 
 
@@ -97,12 +98,11 @@ def _run_load(engine: MeasuredEngine, setting: ReproSetting, load: Load, records
             run, usage = _play(engine, f"{load.name}, {kind}, all at once", at_once(records), kind, num_blocks)
             runs.capacity.setdefault(kind, []).append(run)
             runs.usage[kind] = usage
-    if not setting.is_quick:
+    if not setting.is_quick and load.name in RATED_LOADS:
         capacity_per_s = max(run.requests_per_s for run in runs.capacity[OFF])
         rated = load.records(capacity_per_s=capacity_per_s, scale=1.0)
-        if load.kv_cache_tokens_fraction is None and any(record.arrival_s for record in rated):
-            for kind in kinds_of(load):
-                runs.rated[kind], _ = _play(engine, f"{load.name}, {kind}, at its rate", rated, kind, num_blocks)
+        for kind in kinds_of(load):
+            runs.rated[kind], _ = _play(engine, f"{load.name}, {kind}, at its rate", rated, kind, num_blocks)
     return runs
 
 
