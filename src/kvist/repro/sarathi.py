@@ -14,7 +14,15 @@ from typing import Any
 from kvist.bench.load_run import LoadRun, percentile
 from kvist.bench.step_timer import StepTimer
 from kvist.config.scheduler_config import SchedulerConfig
-from kvist.repro.best_rates import BestRates, best_rates, shortest, step_utilization, time_steps, utilization_of
+from kvist.repro.best_rates import (
+    BestRates,
+    StepTimes,
+    best_rates,
+    shortest,
+    step_utilization,
+    time_steps,
+    utilization_of,
+)
 from kvist.repro.measured_engine import MAX_NUM_SEQS, MeasuredEngine, at_once, by_cpu_time, spread_of_ratio
 from kvist.repro.quick_loads import QUICK_LONG_AND_SHORT
 from kvist.repro.result import BarPlot, ReproResult
@@ -47,18 +55,19 @@ PREFILL_FIRST = SchedulerConfig(
 CHUNKED = SchedulerConfig(policy="chunked_prefill", max_num_batched_tokens=CHUNK, max_num_seqs=MAX_NUM_SEQS)
 SMALL_CHUNKED = SchedulerConfig(policy="chunked_prefill", max_num_batched_tokens=SMALL_CHUNK, max_num_seqs=MAX_NUM_SEQS)
 NUM_RIDERS, RIDER_CONTEXT, HYBRID_ROUNDS = 3, 1024, 8
-RATE_ROUNDS, QUICK_RATE_ROUNDS = 6, 3
+RATE_ROUNDS, QUICK_RATE_ROUNDS, BESIDE_ROUNDS = 6, 3, 2
 
 
 @dataclass(slots=True)
 class Offline:
-    """Runs of long_offline, one per repeat."""
+    """Runs of long_offline, one per repeat. beside: single steps timed right before and after the first chunked run."""
 
     best: StaticSetting
     sizes: Sequence[int]  # that it is the best of
     static: list[LoadRun]
     whole: list[LoadRun]
     chunked: list[LoadRun]
+    beside: list[StepTimes]
 
 
 def run(setting: ReproSetting) -> ReproResult:
@@ -69,10 +78,10 @@ def run(setting: ReproSetting) -> ReproResult:
         hybrid = _hybrid_row(timer)
         rounds = QUICK_RATE_ROUNDS if setting.is_quick else RATE_ROUNDS
         times = [time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=rounds)]
-        offline = _offline(engine, setting, loads["long_offline"])
+        offline = _offline(engine, setting, loads["long_offline"], timer)
         setting.say("single steps, again")
         times.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=rounds))
-        rates = best_rates(shortest(times), max_num_tokens=STATIC_TOKEN_BUDGET)
+        rates = best_rates(shortest([*times, *offline.beside]), max_num_tokens=STATIC_TOKEN_BUDGET)
         rows = [*_offline_rows(offline, rates), *_online_rows(engine, loads["long_and_short"]), hybrid]
     rates_of = {
         "static": offline.static,
@@ -114,16 +123,20 @@ def _play(engine: MeasuredEngine, what: str, records: Sequence[TraceRecord], sch
     return engine.play(what, records, scheduler=scheduler, kv_cache=kv_cache)
 
 
-def _offline(engine: MeasuredEngine, setting: ReproSetting, load: Load) -> Offline:
+def _offline(engine: MeasuredEngine, setting: ReproSetting, load: Load, timer: StepTimer) -> Offline:
     records = at_once(load.records(capacity_per_s=1.0))
     sizes = QUICK_SIZES[:1] if setting.is_quick else SIZES
     best, first = best_static(engine, load.name, records, sizes)
-    runs = Offline(best, sizes, [first], [], [])
+    runs = Offline(best, sizes, [first], [], [], [])
     for repeat in range(setting.repeats):
         if repeat:
             runs.static.append(play_static(engine, load.name, records, best))
         runs.whole.append(_play(engine, f"{load.name}, prefill_first", records, PREFILL_FIRST))
+        if not repeat:
+            runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
         runs.chunked.append(_play(engine, f"{load.name}, chunked_prefill", records, CHUNKED))
+        if not repeat:
+            runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
     return runs
 
 
@@ -174,7 +187,7 @@ def _offline_rows(runs: Offline, rates: BestRates) -> list[ReproRow]:
             brief="45% -> 85%",
             setup="needed work at best rates over time, until the last prompt is computed; with the last decodes"
             f" {utilization_of(rates, static):.1%} -> {utilization_of(rates, chunked):.1%}",
-            why=_shares(rates, chunked),
+            why=_shares(rates, runs),
         ),
         ReproRow(
             name="long_offline: mean time to the last token",
@@ -238,15 +251,19 @@ def _hybrid_row(timer: StepTimer) -> ReproRow:
     )
 
 
-def _shares(rates: BestRates, run: LoadRun) -> str:
+def _shares(rates: BestRates, runs: Offline) -> str:
+    run = runs.chunked[0]
     padding = [step.num_padding_tokens for step in run.steps]
     needed = sum(rates.needed_s(work, pad) for work, pad in zip(run.works, padding, strict=True))
     tokens = rates.token_s * sum(work.num_tokens - pad for work, pad in zip(run.works, padding, strict=True))
     each = step_utilization(rates, run)
+    beside = best_rates(shortest(runs.beside), max_num_tokens=STATIC_TOKEN_BUDGET)
     return (
         f"{tokens / needed:.0%} of the needed time is products of tokens, the rest attention and the head. Of what is"
-        f" lost, {each.between_steps:.1%} of the time lies between steps; the median step reaches {each.median:.0%},"
-        f" one in ten {each.best_tenth:.0%} or more of its best: steps of one kind are fast and slow by turns"
+        f" lost, {each.between_steps:.1%} of the time lies between steps; the median step reaches {each.median:.0%} of"
+        f" its best and one in ten {each.best_tenth:.0%} or more. The matrix unit is fast and slow by turns of seconds"
+        " to minutes: at the best rates of the seconds before and after the run the chunks' utilization is"
+        f" {utilization_of(beside, run, while_prompts_wait=True):.1%}"
     )
 
 
