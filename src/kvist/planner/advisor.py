@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kvist.core.errors import ConfigError
+from kvist.costmodel.roofline import splits_heads
 from kvist.planner.assessment import Assessment, Assessor, gain_of
 from kvist.planner.candidate import Candidate, Shape
 from kvist.planner.evaluation import Effort, PlanningProblem, placed
 from kvist.planner.operating_point import capacity_per_s
-from kvist.planner.search_space import splits_heads
 from kvist.planner.techniques import (
     CHOICES,
     MIN_GAINS,
