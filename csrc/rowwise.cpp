@@ -1,5 +1,6 @@
 // The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding and embedding. Widths
 // are multiples of 16 (weights are padded by the packer).
+#include "activation.h"
 #include "kernels.h"
 #include "scratch.h"
 #include "simd.h"
@@ -95,14 +96,6 @@ void norm_row(const float* x, const float* w, int width, float eps, float* y) {
     for (int i = 0; i < width; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(w + i)));
 }
 
-F16 activate(F16 x, Activation kind) {
-    if (kind == Activation::silu) return div(x, add(set1(1.0f), exp(sub(zero(), x))));
-    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
-    const F16 cube = mul(mul(x, x), x);
-    const F16 u = mul(set1(0.7978845608f), fma(set1(0.044715f), cube, x));
-    return div(x, add(set1(1.0f), exp(mul(set1(-2.0f), u))));
-}
-
 // One packed weight as a float; `n` is its output, `k` its input.
 float half_at(const uint16_t* p) {
     _Float16 h;
@@ -184,6 +177,7 @@ void quantize_groups(RowBuffer x, Activations q, int group_begin, int group_end,
         quantize_checked(x.data + row * x.stride + group_begin * kGroup, QuantRow(q, row), group_begin, group_end);
 }
 
+// activation(gate) * up, quantized, for groups [group_begin, group_end); gate and up begin at that group of row_begin.
 void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int group_begin, int group_end,
                            int row_begin, int row_end) {
     alignas(64) float values[kGroup];
@@ -191,7 +185,8 @@ void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, Activa
         for (int group = group_begin; group < group_end; group++) {
             const float* g = gate.data + (row - row_begin) * gate.stride + (group - group_begin) * kGroup;
             const float* u = up.data + (row - row_begin) * up.stride + (group - group_begin) * kGroup;
-            for (int i = 0; i < kGroup; i += kLanes) store(values + i, mul(activate(load(g + i), kind), load(u + i)));
+            for (int i = 0; i < kGroup; i += kLanes)
+                store(values + i, mul(activate_to_quantize(load(g + i), kind), load(u + i)));
             quantize_checked(values, QuantRow(q, row), group, group + 1);
         }
 }
@@ -203,6 +198,21 @@ void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowB
                      y.data + row * y.stride + int64_t{head} * width);
 }
 
+#if defined(KVIST_MATRIX_UNIT)
+
+// A number that is not finite leaves NaN at its place, which shows in all that is computed from the row.
+void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end) {
+    for (int row = row_begin; row < row_end; row++) {
+        const float* from = x.data + row * x.stride;
+        uint16_t* to = q.bfloat + row * q.stride;
+        const F16 inverse = set1(inverse_rms(from, static_cast<int>(q.k), eps));
+        const auto normed = [&](int64_t i) { return mul(mul(load(from + i), inverse), load(w + i)); };
+        for (int64_t i = 0; i < q.k; i += kGroup) store_bfloat2(to + i, normed(i), normed(i + kLanes));
+    }
+}
+
+#else
+
 void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end) {
     float* normed = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
@@ -210,6 +220,8 @@ void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, in
         quantize_row(normed, q, row);
     }
 }
+
+#endif
 
 void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end) {
     for (int row = row_begin; row < row_end; row++) {
@@ -223,8 +235,9 @@ void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y
 void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end) {
     float* values = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
-        const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};
-        gated(one_gate, one_up, kind, static_cast<int>(q.k), {values, 0}, 0, 1);
+        const float* g = gate.data + row * gate.stride;
+        const float* u = up.data + row * up.stride;
+        for (int64_t i = 0; i < q.k; i += kLanes) store(values + i, mul(activate_to_quantize(load(g + i), kind), load(u + i)));
         quantize_row(values, q, row);
     }
 }
