@@ -216,14 +216,19 @@ def _result(folder: Path) -> None:
     for load, case in CASES.items():
         plan = _read(folder / f"plan-{load}.json")
         runs = {
-            setup: [_read(folder / f"run-{load}-{setup}-{number}.json") for number in range(1, REPEATS + 1)]
+            setup: [
+                _read(path)
+                for number in range(1, REPEATS + 1)
+                if (path := folder / f"run-{load}-{setup}-{number}.json").exists()
+            ]
             for setup in SETUPS
         }
         kept = ("command", "candidates", "simulations", "winner", "error_bar", "commands")
         results[load] = {
             "slo": case.slo,
             "plan": {name: plan[name] for name in kept},
-            "summary": {setup: _summary(found) for setup, found in runs.items()},
+            "repeats": {setup: len(found) for setup, found in runs.items()},
+            "summary": {setup: _summary(found) for setup, found in runs.items() if found},
             "runs": runs,
         }
     results["profile"] = {
@@ -235,8 +240,8 @@ def _result(folder: Path) -> None:
         seed=shipped_loads().load("chat").seed,
         num_warm_up=2,
         limits=(
-            "the machine's drift between profile and run; server and client, which share the cores with the "
-            "engine's threads and are in no profile"
+            "the machine's drift: its steps vary by half within minutes, and short profiles meet other minutes than "
+            "runs do; server and client, which share the cores with the engine's threads and are in no profile"
         ),
     )
     sys.stdout.write(json.dumps({load: results[load]["summary"] for load in CASES}, indent=1) + f"\n{path}\n")  # type: ignore[index]
