@@ -320,7 +320,8 @@ class PythonPlan {
     }
     nb::ndarray<nb::numpy, float, nb::ndim<2>> view(nb::handle self, int id) {
         const RowBuffer b = plan_.buffer(id);
-        return {b.data, {static_cast<std::size_t>(plan_.max_tokens), static_cast<std::size_t>(b.stride)}, self};
+        const auto width = static_cast<std::size_t>(plan_.width_of_buffer(id));
+        return {b.data, {static_cast<std::size_t>(plan_.max_tokens), width}, self, {b.stride, 1}};
     }
     std::vector<std::tuple<std::string, double>> timings() const {
         std::vector<std::tuple<std::string, double>> result;

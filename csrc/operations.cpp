@@ -39,7 +39,13 @@ constexpr int kRowRun = 128;     // rows that share what a kernel prepares for a
 constexpr int kMaxRowRun = 256;  // the matrix unit is done sooner with them, so more must pay for widening
 constexpr int kManyRows = 16;    // from here on a tile is expanded once for all rows: several tiles make an item
 
-int row_run(const Kernels& kernels) { return kernels.has_bfloat_activations ? kMaxRowRun : kRowRun; }
+// Rows in each of as few runs as there can be, all but the last of one size: a thread's share of the items is much the same rows
+// in each operation.
+int rows_per_run(const Kernels& kernels, int num_rows) {
+    constexpr int kBlock = 32;  // rows that the matrix unit multiplies at a time
+    const int num_runs = ceil_div(num_rows, kernels.has_bfloat_activations ? kMaxRowRun : kRowRun);
+    return num_runs ? ceil_div(ceil_div(num_rows, num_runs), kBlock) * kBlock : kBlock;
+}
 
 // Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.
 class Linear : public Operation {
@@ -47,7 +53,7 @@ class Linear : public Operation {
     static constexpr int kTilesPerItem = 2;  // where there are many rows; always for the matrix unit, which takes them in pairs
 
     Linear(Plan& plan, const std::vector<LinearPart>& parts, int quantized, int out, bool accumulate)
-        : Operation("linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)) {
+        : Operation("linear"), kernels_(plan.kernels) {
         const Activations q = plan.quantized(quantized);
         for (const auto& part : parts) {
             const RowBuffer y = plan.buffer(out, part.column);
@@ -57,6 +63,7 @@ class Linear : public Operation {
     }
     int prepare(const Step& step) override {
         tiles_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kTilesPerItem;
+        row_run_ = rows_per_run(kernels_, step.num_tokens);
         return ceil_div(num_tiles_, tiles_per_item_) * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
@@ -84,9 +91,8 @@ class Linear : public Operation {
     }
 
     const Kernels& kernels_;
-    const int row_run_;
     std::vector<Part> parts_;
-    int num_tiles_ = 0;
+    int num_tiles_ = 0, row_run_ = 0;
     int tiles_per_item_ = 1;
 };
 
@@ -97,10 +103,11 @@ class GatedLinear : public Operation {
     static constexpr int kGroupsPerItem = 2;  // where there are many rows; always for the matrix unit, which each call sets up
 
     GatedLinear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind, int out)
-        : Operation("gated_linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)),
+        : Operation("gated_linear"), kernels_(plan.kernels),
           args_{gate, up, plan.quantized(quantized), kind, plan.quantized(out)} {}
     int prepare(const Step& step) override {
         groups_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kGroupsPerItem;
+        row_run_ = rows_per_run(kernels_, step.num_tokens);
         return items_per_run() * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
@@ -118,8 +125,8 @@ class GatedLinear : public Operation {
     int items_per_run() const { return ceil_div(num_groups(), groups_per_item_); }
 
     const Kernels& kernels_;
-    const int row_run_;
     const GatedArgs args_;
+    int row_run_ = 0;
     int groups_per_item_ = 1;
 };
 
