@@ -19,7 +19,7 @@ from kvist.cli.main import main as kvist
 
 WORDS = (
     "plan --jobs 1 --model llama-3.1-8b --device H100 --gpus 4 --dtype bf16,fp8 --workload service_chat "
-    "--slo ttft=500ms,tpot=50ms"
+    "--num-prompts 600 --slo ttft=500ms,tpot=50ms"
 )
 KEPT = (
     "candidates", "bounded_out", "simulations", "simulated_steps", "simulated_tokens", "cpu_s", "wall_s", "seed",
