@@ -11,10 +11,12 @@ namespace kvist::KVIST_ISA {
 namespace {
 
 // Passes keys [begin, end) of one KV head by w.queries, whose statistics go on from what they are. `begin` starts a tile.
+// is_fresh: w.out holds nothing yet; afterwards it holds something for those that have seen a key.
 template <class Math>
 void attend(const AttentionArgs& a, Math& math, const int32_t* block_table, int kv_head, int count, int begin, int end,
-            Workspace& w) {
+            bool is_fresh, Workspace& w) {
     static_assert(Math::kRows <= kLanes);
+    if (is_fresh) std::fill_n(w.out, count * a.kv.head_dim, 0.0f);
     for (int first = begin; first < end; first += kTileKeys) {
         const int num_keys = std::min(kTileKeys, end - first);
         math.load_tile(block_table, kv_head, first, num_keys);
@@ -40,24 +42,22 @@ void each_query_run(const AttentionArgs& a, int kv_head, const TokenRange* token
     int count = 0, first = 0;
     for (int r = 0; r < num_ranges; r++) {
         const StepRow& row = a.rows[tokens[r].row];
-        for (int i = tokens[r].begin * a.group; i < tokens[r].end * a.group; i++) {
-            if (count == kMaxQueries) fn(count, first), first += count, count = 0;
-            const int token = i / a.group;
-            const int64_t batch_row = row.first_row + token, column = int64_t{kv_head * a.group + i % a.group} * head_dim;
-            Query& query = w.queries[count];
-            query.position = row.start + token;
-            query.q = a.q.data + batch_row * a.q.stride + column;
-            query.out = a.out.data + batch_row * a.out.stride + column;
-            count++;
+        for (int token = tokens[r].begin; token < tokens[r].end; token++) {
+            const int64_t batch_row = row.first_row + token, column = int64_t{kv_head * a.group} * head_dim;
+            const float* q = a.q.data + batch_row * a.q.stride + column;
+            float* out = a.out.data + batch_row * a.out.stride + column;
+            for (int i = 0; i < a.group; i++, q += head_dim, out += head_dim) {
+                if (count == kMaxQueries) fn(count, first), first += count, count = 0;
+                w.queries[count++] = {row.start + token, q, out};
+            }
         }
     }
     if (count) fn(count, first);
 }
 
-void start_segment(const AttentionArgs& a, int i, Workspace& w) {
+void start_segment(int i, Workspace& w) {
     w.max[i] = kStart;
     store(w.sums[i], zero());
-    std::fill_n(w.out + i * a.kv.head_dim, a.kv.head_dim, 0.0f);
 }
 
 float* state_of(float* states, int query, int head_dim) { return states + attention_state_floats(query, head_dim); }
@@ -110,6 +110,14 @@ void divide(const AttentionArgs& a, int i, float* out, const Workspace& w) {
     for (int d = 0; d < a.kv.head_dim; d += kLanes) store(out + d, mul(load(out + d), set1(inverse)));
 }
 
+// As start_merge, merge and divide, where there is one segment.
+void finish_alone(const AttentionArgs& a, int i, Workspace& w) {
+    const F16 inverse = set1(1.0f / reduce_add(load(w.sums[i])));
+    const float* from = w.out + i * a.kv.head_dim;
+    for (int d = 0; d < a.kv.head_dim; d += kLanes)  // merging adds to 0
+        store(w.queries[i].out + d, mul(add(load(from + d), zero()), inverse));
+}
+
 // Attends to keys of one segment; statistics start afresh or go on from the prefix's.
 template <class Math>
 void attend_segment(const AttentionArgs& a, Math& math, const int32_t* block_table, int kv_head, int count, int first,
@@ -124,9 +132,9 @@ void attend_segment(const AttentionArgs& a, Math& math, const int32_t* block_tab
     if (goes_on) begin = prefix.num_keys;
     for (int i = 0; i < count; i++) {
         if (goes_on) load_state(a, i, state_of(prefix.states + segment * prefix.segment_floats, first + i, a.kv.head_dim), w);
-        else start_segment(a, i, w);
+        else start_segment(i, w);
     }
-    attend(a, math, block_table, kv_head, count, begin, std::min({(segment + 1) * kSegment, key_end, newest + 1}), w);
+    attend(a, math, block_table, kv_head, count, begin, std::min({(segment + 1) * kSegment, key_end, newest + 1}), !goes_on, w);
 }
 
 // Calls fn with what computes the products of `count` queries, prepared.
@@ -154,11 +162,19 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
         const int num_whole = prefix.num_keys / kSegment;
         const int begin = std::max(num_whole, oldest_key(a, w.queries[0].position) / kSegment);
         const int last = w.queries[count - 1].position / kSegment;
+        const auto attend_to = [&](auto& math, int segment) {
+            attend_segment(a, math, row.block_table, kv_head, count, first, segment, (segment + 1) * kSegment, prefix, w);
+        };
+        if (num_whole == 0 && begin == last) {
+            with_math(a, count, w, [&](auto& math) { attend_to(math, last); });
+            for (int i = 0; i < count; i++) finish_alone(a, i, w);
+            return;
+        }
         for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
         merge_states(a, count, first, prefix.states, prefix.segment_floats, num_whole, w);
         with_math(a, count, w, [&](auto& math) {
             for (int segment = begin; segment <= last; segment++) {
-                attend_segment(a, math, row.block_table, kv_head, count, first, segment, (segment + 1) * kSegment, prefix, w);
+                attend_to(math, segment);
                 for (int i = 0; i < count; i++)
                     merge(a, i, w.queries[i].out, w.max[i], w.sums[i], w.out + i * a.kv.head_dim, w);
             }

@@ -3,6 +3,7 @@
 #include "operations.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace kvist {
 namespace {
@@ -49,7 +50,11 @@ void AttentionLayout::prepare(const Step& step) {
     while (tokens_per_item > 16 && num_items(tokens_per_item) < 2 * enough) tokens_per_item = (tokens_per_item + 1) / 2;
     const bool split = num_threads_ > 1 && num_items(tokens_per_item) < 2 * enough;
     for (int r = 0; r < step.num_rows; r++) add_row(step, r, tokens_per_item, split);
-    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
+    // Equal ones as they came: the heads of a request, which lie together, are read one after another.
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+        return std::tie(b.cost, a.tokens.row, a.tokens.begin, a.segment, a.kv_head) <
+               std::tie(a.cost, b.tokens.row, b.tokens.begin, b.segment, b.kv_head);
+    });
 }
 
 // Sorts rows of few queries by their block tables, so that those which share blocks are neighbours, and groups neighbours.
@@ -141,7 +146,15 @@ void AttentionLayout::add_row(const Step& step, int r, int tokens_per_item, bool
     if (has_one_tile && merges.size() == first_merge) {
         for (std::size_t i = first_item; i < items.size(); i++) items[i].writes = true;
     } else {
-        for (int i = 0; i < row.num_tokens; i++) written.push_back(row.first_row + i);
+        write_first(r, row);
+    }
+}
+
+// In runs within a block: what two threads write lies in lines of its own.
+void AttentionLayout::write_first(int row, const StepRow& tokens) {
+    for (int begin = 0, end; begin < tokens.num_tokens; begin = end) {
+        end = std::min(tokens.num_tokens, begin + block_size_ - (tokens.start + begin) % block_size_);
+        written.push_back({row, begin, end});
     }
 }
 

@@ -33,7 +33,7 @@ struct AttentionLayout {
         int end, num_blocks;
     };
 
-    std::vector<int> written;  // batch rows that are rotated and written before any item runs
+    std::vector<TokenRange> written;  // rotated and written before any item runs; each lies in one block
     std::vector<Shared> shared;
     std::vector<TokenRange> ranges;
     std::vector<Item> items;
@@ -49,6 +49,7 @@ struct AttentionLayout {
     int64_t choose_groups(int begin, int end);
     void share(const Step& step, int begin, const Group& group);
     void add_row(const Step& step, int row, int tokens_per_item, bool split);
+    void write_first(int row, const StepRow& tokens);
     void add_item(Item item, int first_segment, int num_segments, bool split);
 
     const int num_kv_heads_, group_, head_dim_, window_, block_size_, num_threads_;

@@ -5,6 +5,8 @@
 #include "attention_softmax.h"
 #include "matrix_unit.h"
 
+#include <utility>
+
 namespace kvist::KVIST_ISA {
 
 // A query's weights stay relative to the same score until one is more than 2^kSlack: then all that it has summed up is scaled
@@ -15,9 +17,10 @@ constexpr bool kHasMatrixUnit = true;
 #else
 constexpr bool kHasMatrixUnit = false;
 #endif
-constexpr int kBlockRows = kTileRows;  // query vectors of one product
-constexpr int kDepth = 2 * kTileRows;  // numbers that a product adds up
-constexpr int kBlocksAtOnce = 2;       // that keys are read for
+constexpr int kBlockRows = kTileRows;      // query vectors of one product
+constexpr int kDepth = 2 * kTileRows;      // numbers that a product adds up
+constexpr int kBlocksAtOnce = 2;           // that keys are read for
+constexpr int kValueColumns = 4 * kLanes;  // dimensions that are summed up at once
 
 // 2^x for x up to kSlack, within 2^-13, and 1 for 0; NaN stays NaN. A cubic in the fraction of x that meets 1 and 2.
 inline F16 exp2_weight(F16 x) {
@@ -30,10 +33,10 @@ inline F16 exp2_weight(F16 x) {
 }
 
 struct MatrixTile {
-    alignas(64) uint16_t q[kMaxQueries * kMaxHeadDim];  // [query][head_dim], scaled
-    alignas(64) uint16_t v[kSegment * kMaxHeadDim];     // of a tile or a segment, [keys / 2][head_dim][2]
-    alignas(64) float scores[kBlocksAtOnce][kBlockRows][kTileKeys];
-    alignas(64) uint16_t weights[kBlocksAtOnce][kBlockRows][kTileKeys];
+    alignas(64) uint16_t q[kMaxQueries * kMaxHeadDim];   // [query][head_dim], scaled
+    alignas(64) uint16_t v[kSegment * kMaxHeadDim];      // of two tiles or a segment, [keys / 2][head_dim][2]
+    alignas(64) float scores[2][kBlockRows][kTileKeys];  // of a turn and of the next
+    alignas(64) uint16_t weights[2][kBlockRows][kTileKeys];
     alignas(64) float sums[kBlockRows][kLanes];                          // of the weights, if they are to stay
     const uint8_t *keys[kSegment / kLanes], *values[kSegment / kLanes];  // of sixteen each, in the pool
 };
@@ -53,7 +56,7 @@ class MatrixMath {
 
     // Takes keys [first, first + num_keys) of one segment, from the start of a tile on.
     void load_keys(const int32_t* block_table, int kv_head, int first, int num_keys) {
-        num_keys_ = num_keys;
+        num_keys_ = num_keys, num_gathered_ = 0;
         for (int i = 0; i * kLanes < num_keys; i++) {
             const int key = first + i * kLanes, slot = key % kv_.block_size;
             room_.keys[i] = kv_.keys(block_table, key, kv_head) + 4 * slot;
@@ -61,8 +64,95 @@ class MatrixMath {
         }
     }
 
-    // Gathers a tile's values where `values` finds them: a block of the pool may hold fewer than a product adds up.
-    void load_values(int tile) {
+    // Sees to it that value_step finds a tile's values. Tiles come in order, but may be left out.
+    void need_values(int tile) {
+        if (!keeps_values_) num_gathered_ = std::max(num_gathered_, tile);
+        while (num_gathered_ <= tile) gather_values(num_gathered_++);
+    }
+
+    // Products come in steps, for what runs beside them. All steps of one kind run before those of another.
+    int num_score_steps() const { return head_dim_ / kDepth; }
+    int num_value_steps() const { return 2 * ((head_dim_ + kValueColumns - 1) / kValueColumns); }
+
+    // Scores of the block of queries from `query` on, for `columns` keys of a tile: products of 16 queries by 32 dimensions.
+    void score_step(int step, int query, int tile, int columns, float (*scores)[kTileKeys]) {
+        const int d = step * kDepth;
+        const uint8_t* const* keys = room_.keys + tile * kTileVectors;
+        const int64_t key_stride = row_bytes_, at = d / 2 * key_stride;
+        if (step == 0) {
+            tile_zero<0>();
+            tile_zero<1>();
+            tile_zero<2>();
+            tile_zero<3>();
+        }
+        tile_load<4>(room_.q + query * head_dim_ + d, 2 * head_dim_);
+        tile_load<6>(keys[0] + at, key_stride);
+        tile_dot_bfloat<0, 4, 6>();
+        if (columns > kLanes) {
+            tile_load<7>(keys[1] + at, key_stride);
+            tile_dot_bfloat<1, 4, 7>();
+        }
+        if (columns > 2 * kLanes) {
+            tile_load<6>(keys[2] + at, key_stride);
+            tile_dot_bfloat<2, 4, 6>();
+        }
+        if (columns > 3 * kLanes) {
+            tile_load<7>(keys[3] + at, key_stride);
+            tile_dot_bfloat<3, 4, 7>();
+        }
+        if (d + kDepth < head_dim_) return;
+        constexpr int kStride = sizeof(float) * kTileKeys;
+        tile_store<0>(scores[0], kStride);
+        tile_store<1>(scores[0] + kLanes, kStride);
+        tile_store<2>(scores[0] + 2 * kLanes, kStride);
+        tile_store<3>(scores[0] + 3 * kLanes, kStride);
+    }
+
+    // out += weights * values of a tile, for sixteen rows of `out`: the first 32 keys, then the others, for 64 dimensions.
+    // starts: `out` holds nothing yet, and counts as zeros.
+    void value_step(int step, int tile, const uint16_t (*weights)[kTileKeys], float* out, bool starts) {
+        const int d = step / 2 * kValueColumns, half = step % 2;
+        const uint16_t* values = tile_values(tile) + half * kDepth * head_dim_ + 2 * d;
+        tile_load<5>(weights[0] + half * kDepth, sizeof weights[0]);
+        const bool is_whole = d + kValueColumns <= head_dim_;
+        const int64_t stride = 4 * head_dim_;
+        out += d;
+        if (half == 0 && starts) {
+            tile_zero<0>();
+            tile_zero<1>();
+            tile_zero<2>();
+            tile_zero<3>();
+        } else if (half == 0) {
+            tile_load<0>(out, stride);
+            tile_load<1>(out + kLanes, stride);
+            if (is_whole) {
+                tile_load<2>(out + 2 * kLanes, stride);
+                tile_load<3>(out + 3 * kLanes, stride);
+            }
+        }
+        tile_load<6>(values, stride);
+        tile_dot_bfloat<0, 5, 6>();
+        tile_load<7>(values + 2 * kLanes, stride);
+        tile_dot_bfloat<1, 5, 7>();
+        if (is_whole) {
+            tile_load<6>(values + 4 * kLanes, stride);
+            tile_dot_bfloat<2, 5, 6>();
+            tile_load<7>(values + 6 * kLanes, stride);
+            tile_dot_bfloat<3, 5, 7>();
+        }
+        if (half == 0) return;
+        tile_store<0>(out, stride);
+        tile_store<1>(out + kLanes, stride);
+        if (!is_whole) return;
+        tile_store<2>(out + 2 * kLanes, stride);
+        tile_store<3>(out + 3 * kLanes, stride);
+    }
+
+    MatrixTile& room() { return room_; }
+
+   private:
+    // A block of the pool may hold fewer values than a product adds up.
+    void gather_values(int tile) {
         const int pair_bytes = 4 * head_dim_;  // of two values
         uint8_t* to = reinterpret_cast<uint8_t*>(tile_values(tile));
         uint8_t* end = to + kTileKeys / 2 * pair_bytes;
@@ -78,95 +168,9 @@ class MatrixMath {
         std::memset(to, 0, end - to);
     }
 
-    // Scores of the block of queries from `query` on, for `columns` keys of a tile: products of 16 queries by 32 dimensions.
-    void scores(int query, int tile, int columns, float (*scores)[kTileKeys]) {
-        const uint16_t* q = room_.q + query * head_dim_;
-        const uint8_t* const* keys = room_.keys + tile * kTileVectors;
-        const int64_t key_stride = row_bytes_, q_stride = 2 * head_dim_;
-        tile_zero<0>();
-        tile_zero<1>();
-        tile_zero<2>();
-        tile_zero<3>();
-        for (int d = 0; d < head_dim_; d += kDepth) {
-            const int64_t at = d / 2 * key_stride;
-            tile_load<4>(q + d, q_stride);
-            tile_load<6>(keys[0] + at, key_stride);
-            tile_dot_bfloat<0, 4, 6>();
-            if (columns > kLanes) {
-                tile_load<7>(keys[1] + at, key_stride);
-                tile_dot_bfloat<1, 4, 7>();
-            }
-            if (columns > 2 * kLanes) {
-                tile_load<6>(keys[2] + at, key_stride);
-                tile_dot_bfloat<2, 4, 6>();
-            }
-            if (columns > 3 * kLanes) {
-                tile_load<7>(keys[3] + at, key_stride);
-                tile_dot_bfloat<3, 4, 7>();
-            }
-        }
-        constexpr int kStride = sizeof(float) * kTileKeys;
-        tile_store<0>(scores[0], kStride);
-        tile_store<1>(scores[0] + kLanes, kStride);
-        tile_store<2>(scores[0] + 2 * kLanes, kStride);
-        tile_store<3>(scores[0] + 3 * kLanes, kStride);
-    }
+    uint16_t* tile_values(int tile) { return room_.v + (keeps_values_ ? tile : tile % 2) * kTileKeys * head_dim_; }
 
-    // out += weights * values of a tile, for sixteen rows of `out`.
-    void values(int tile, const uint16_t (*weights)[kTileKeys], float* out) {
-        const int64_t stride = 4 * head_dim_;
-        const uint16_t *early = tile_values(tile), *late = early + kDepth * head_dim_;
-        tile_load<4>(weights[0], sizeof weights[0]);
-        tile_load<5>(weights[0] + kDepth, sizeof weights[0]);
-        int d = 0;
-        for (; d + 4 * kLanes <= head_dim_; d += 4 * kLanes) {
-            tile_load<0>(out + d, stride);
-            tile_load<6>(early + 2 * d, stride);
-            tile_dot_bfloat<0, 4, 6>();
-            tile_load<1>(out + d + kLanes, stride);
-            tile_load<7>(early + 2 * (d + kLanes), stride);
-            tile_dot_bfloat<1, 4, 7>();
-            tile_load<2>(out + d + 2 * kLanes, stride);
-            tile_load<6>(early + 2 * (d + 2 * kLanes), stride);
-            tile_dot_bfloat<2, 4, 6>();
-            tile_load<3>(out + d + 3 * kLanes, stride);
-            tile_load<7>(early + 2 * (d + 3 * kLanes), stride);
-            tile_dot_bfloat<3, 4, 7>();
-            tile_load<6>(late + 2 * d, stride);
-            tile_dot_bfloat<0, 5, 6>();
-            tile_load<7>(late + 2 * (d + kLanes), stride);
-            tile_dot_bfloat<1, 5, 7>();
-            tile_load<6>(late + 2 * (d + 2 * kLanes), stride);
-            tile_dot_bfloat<2, 5, 6>();
-            tile_load<7>(late + 2 * (d + 3 * kLanes), stride);
-            tile_dot_bfloat<3, 5, 7>();
-            tile_store<0>(out + d, stride);
-            tile_store<1>(out + d + kLanes, stride);
-            tile_store<2>(out + d + 2 * kLanes, stride);
-            tile_store<3>(out + d + 3 * kLanes, stride);
-        }
-        for (; d < head_dim_; d += kDepth) {
-            tile_load<0>(out + d, stride);
-            tile_load<1>(out + d + kLanes, stride);
-            tile_load<6>(early + 2 * d, stride);
-            tile_dot_bfloat<0, 4, 6>();
-            tile_load<7>(early + 2 * (d + kLanes), stride);
-            tile_dot_bfloat<1, 4, 7>();
-            tile_load<6>(late + 2 * d, stride);
-            tile_dot_bfloat<0, 5, 6>();
-            tile_load<7>(late + 2 * (d + kLanes), stride);
-            tile_dot_bfloat<1, 5, 7>();
-            tile_store<0>(out + d, stride);
-            tile_store<1>(out + d + kLanes, stride);
-        }
-    }
-
-    MatrixTile& room() { return room_; }
-
-   private:
-    uint16_t* tile_values(int tile) { return room_.v + (keeps_values_ ? tile * kTileKeys * head_dim_ : 0); }
-
-    // 0 to 3: products, 4 and 5: queries or weights, 6 and 7: keys or values.
+    // 0 to 3: products, 4: queries, 5: weights, 6 and 7: keys or values.
     static TileShapes shapes(int num_rows) {
         const auto rows = static_cast<uint8_t>(num_rows);
         return {{rows, rows, rows, rows, rows, rows, kTileRows, kTileRows}, {64, 64, 64, 64, 64, 64, 64, 64}};
@@ -174,45 +178,94 @@ class MatrixMath {
 
     const bool keeps_values_;  // of all tiles of a segment, for they pass several times
     const int head_dim_;
-    int num_keys_ = 0;
-    const int64_t row_bytes_;  // from a pair of dimensions of a key to the next
+    int num_keys_ = 0, num_gathered_ = 0;  // keys; tiles of values
+    const int64_t row_bytes_;              // from a pair of dimensions of a key to the next
     const KVLayout& kv_;
     MatrixTile& room_;
     MatrixUnit unit_;
 };
 
 struct QueryBlock {  // of query vectors
-    int q, rows;
+    int q = 0, rows = 0;
     Seen seen;
-    int num_keys = 0;  // of the tile that they look at; 0: none
+    bool is_fresh = false;  // nothing is summed up yet
+};
+
+// A block of queries at a tile of keys.
+struct Turn {
+    const QueryBlock* block = nullptr;  // null: there is none
+    int tile = 0, num_keys = 0;
+    bool starts = false;  // is the block's first, of a segment that starts afresh
+    float (*scores)[kTileKeys] = nullptr;
+    uint16_t (*weights)[kTileKeys] = nullptr;
+};
+
+// Products that run beside the softmax of a turn: the unit needs neither its scores nor its weights for the scores of the next
+// turn and the values of the one before.
+class Beside {
+   public:
+    Beside(MatrixMath& math, const Turn& before, const Turn& after, float* out)
+        : math_(math), before_(before), after_(after), out_(out), num_scores_(after.block ? math.num_score_steps() : 0),
+          num_values_(before.block ? math.num_value_steps() : 0) {}
+    void finish_values() {
+        while (value_ < num_values_) math_.value_step(value_++, before_.tile, before_.weights, out_, before_.starts);
+    }
+    // One of kParts, of about equal size.
+    void run_part() {
+        const int left = num_scores_ - score_ + num_values_ - value_;
+        for (int i = (left + parts_left_ - 1) / parts_left_; i > 0; i--) step();
+        parts_left_ = std::max(1, parts_left_ - 1);
+    }
+    void finish() {
+        while (step()) {
+        }
+    }
+    static constexpr int kParts = 4;
+
+   private:
+    bool step() {
+        if (score_ < num_scores_) math_.score_step(score_++, after_.block->q, after_.tile, after_.num_keys, after_.scores);
+        else if (value_ < num_values_) math_.value_step(value_++, before_.tile, before_.weights, out_, before_.starts);
+        else return false;
+        return true;
+    }
+
+    MatrixMath& math_;
+    const Turn &before_, &after_;
+    float* const out_;  // of the turn before
+    const int num_scores_, num_values_;
+    int score_ = 0, value_ = 0, parts_left_ = kParts;
 };
 
 // How far scores are above what their query's weights are relative to, at most, in each lane; leaves weights and sums.
-inline F16 weigh(const QueryBlock& b, const float (*scores)[kTileKeys], const Workspace& w, uint16_t (*weights)[kTileKeys],
-                 float (*sums)[kLanes]) {
+inline F16 weigh(const Turn& turn, const Workspace& w, float (*sums)[kLanes], Beside& beside) {
+    const QueryBlock& b = *turn.block;
     F16 excess = set1(kMasked);
     for (int i = 0; i < b.rows; i++) {
+        if (i % (kBlockRows / Beside::kParts) == 0) beside.run_part();
         const F16 top = set1(w.max[b.q + i]);
         F16 total = load(w.sums[b.q + i]), weight[kTileVectors];
         for (int c = 0; c < kTileVectors; c++) {
-            const F16 x = sub(load(scores[i] + c * kLanes), top);
+            const F16 x = sub(load(turn.scores[i] + c * kLanes), top);
             excess = max(x, excess);  // in this order, for a NaN would hide what others need
             weight[c] = exp2_weight(x);
             total = add(total, weight[c]);
         }
         store(sums[i], total);
-        store_bfloat2(weights[i], weight[0], weight[1]);
-        store_bfloat2(weights[i] + kDepth, weight[2], weight[3]);
+        store_bfloat2(turn.weights[i], weight[0], weight[1]);
+        store_bfloat2(turn.weights[i] + kDepth, weight[2], weight[3]);
     }
+    beside.finish();
     return excess;
 }
 
 // Moves what weights are relative to up to the scores where those are far above, and what is summed up so far along with it.
-inline void raise_maxima(const QueryBlock& b, const float (*scores)[kTileKeys], int head_dim, Workspace& w) {
+inline void raise_maxima(const Turn& turn, int head_dim, Workspace& w) {
     static_assert(kBlockRows == kLanes && kTileVectors == 4);
+    const QueryBlock& b = *turn.block;
     alignas(64) float tops[kLanes] = {}, factor[kLanes];
     for (int i = 0; i < b.rows; i++) {
-        const float* s = scores[i];
+        const float* s = turn.scores[i];
         tops[i] = reduce_max(max(max(load(s), load(s + kLanes)), max(load(s + 2 * kLanes), load(s + 3 * kLanes))));
     }
     const F16 old = load(w.max + b.q), top = load(tops);
@@ -224,53 +277,82 @@ inline void raise_maxima(const QueryBlock& b, const float (*scores)[kTileKeys], 
         const F16 shrink = set1(factor[i]);
         float* out = w.out + (b.q + i) * head_dim;
         store(w.sums[b.q + i], mul(load(w.sums[b.q + i]), shrink));
+        if (turn.starts) continue;
         for (int d = 0; d < head_dim; d += kLanes) store(out + d, mul(load(out + d), shrink));
     }
 }
 
-// Turns a block's scores of the tile of keys from `first` on into weights.
-inline void softmax(const AttentionArgs& a, MatrixTile& room, const QueryBlock& b, int first, float (*scores)[kTileKeys],
-                    uint16_t (*weights)[kTileKeys], Workspace& w) {
+// Turns the scores of a turn, whose tile of keys begins at `first`, into weights.
+inline void softmax(const AttentionArgs& a, MatrixTile& room, const Turn& turn, int first, Beside& beside, Workspace& w) {
+    const QueryBlock& b = *turn.block;
     if (!b.seen.all(first) || a.softcap > 0)
         for (int i = 0; i < b.rows; i++) {
             const int position = w.queries[b.q + i].position;
-            mask_scores(a, scores[i], kTileVectors, oldest_key(a, position) - first,
-                        std::min(position - first + 1, b.num_keys));
+            mask_scores(a, turn.scores[i], kTileVectors, oldest_key(a, position) - first,
+                        std::min(position - first + 1, turn.num_keys));
         }
-    const bool is_start = w.max[b.q] == kStart;
-    if (is_start || reduce_max(weigh(b, scores, w, weights, room.sums)) > kSlack) {
-        raise_maxima(b, scores, a.kv.head_dim, w);
-        weigh(b, scores, w, weights, room.sums);
+    if (w.max[b.q] == kStart) {
+        beside.finish_values();  // that the turn before may have left for the same queries
+        raise_maxima(turn, a.kv.head_dim, w);
+    }
+    if (reduce_max(weigh(turn, w, room.sums, beside)) > kSlack) {
+        raise_maxima(turn, a.kv.head_dim, w);
+        weigh(turn, w, room.sums, beside);
     }
     std::memcpy(w.sums[b.q], room.sums, b.rows * sizeof room.sums[0]);
 }
 
+// The turns of a few blocks of queries over the keys of one segment, a tile of keys at a time.
+class Turns {
+   public:
+    Turns(QueryBlock* blocks, int num_blocks, int begin, int end, MatrixTile& room)
+        : blocks_(blocks), num_blocks_(num_blocks), begin_(begin), end_(end), room_(room) {}
+    Turn next() {
+        for (; begin_ + tile_ * kTileKeys < end_; tile_++, block_ = 0) {
+            const int first = begin_ + tile_ * kTileKeys, num_keys = std::min(kTileKeys, end_ - first);
+            while (block_ < num_blocks_) {
+                QueryBlock& block = blocks_[block_++];
+                const int num_seen = block.seen.num_keys(first, num_keys);
+                if (num_seen <= 0) continue;  // hidden keys change no statistics
+                const int side = num_turns_++ % 2;
+                const bool starts = std::exchange(block.is_fresh, false);
+                return {&block, tile_, num_seen, starts, room_.scores[side], room_.weights[side]};
+            }
+        }
+        return {};
+    }
+
+   private:
+    QueryBlock* blocks_;
+    const int num_blocks_, begin_, end_;
+    MatrixTile& room_;
+    int tile_ = 0, block_ = 0, num_turns_ = 0;
+};
+
 // As attend for other ways to multiply, for keys of one segment. A few blocks of queries pass all keys before the next do, so that
-// what they sum up stays near. The unit multiplies for all of them in turn: it and vectors slow one another down.
+// what they sum up stays near.
 inline void attend(const AttentionArgs& a, MatrixMath& math, const int32_t* block_table, int kv_head, int count, int begin,
-                   int end, Workspace& w) {
+                   int end, bool is_fresh, Workspace& w) {
     if (begin >= end) return;
     math.load_keys(block_table, kv_head, begin, end - begin);
-    MatrixTile& room = math.room();
     for (int group = 0; group < count; group += kBlocksAtOnce * kBlockRows) {
         QueryBlock blocks[kBlocksAtOnce];
         const int num_blocks = std::min(kBlocksAtOnce, (count - group + kBlockRows - 1) / kBlockRows);
         for (int i = 0; i < num_blocks; i++) {
             const int q = group + i * kBlockRows, rows = std::min(kBlockRows, count - q);
-            blocks[i] = {q, rows, Seen(a, w, q, rows)};
+            blocks[i] = {q, rows, Seen(a, w, q, rows), is_fresh};
         }
-        for (int tile = 0; tile * kTileKeys < end - begin; tile++) {
-            const int first = begin + tile * kTileKeys, num_keys = std::min(kTileKeys, end - first);
-            if (group == 0) math.load_values(tile);
-            for (int i = 0; i < num_blocks; i++) {
-                blocks[i].num_keys = blocks[i].seen.num_keys(first, num_keys);  // hidden keys change no statistics
-                if (blocks[i].num_keys > 0) math.scores(blocks[i].q, tile, blocks[i].num_keys, room.scores[i]);
-            }
-            for (int i = 0; i < num_blocks; i++)
-                if (blocks[i].num_keys > 0) softmax(a, room, blocks[i], first, room.scores[i], room.weights[i], w);
-            for (int i = 0; i < num_blocks; i++)
-                if (blocks[i].num_keys > 0) math.values(tile, room.weights[i], w.out + blocks[i].q * a.kv.head_dim);
+        const auto out_of = [&](const Turn& turn) { return turn.block ? w.out + turn.block->q * a.kv.head_dim : nullptr; };
+        Turns turns(blocks, num_blocks, begin, end, math.room());
+        Turn before, now, after = turns.next();
+        Beside(math, before, after, nullptr).finish();
+        while (after.block) {
+            before = now, now = after, after = turns.next();
+            math.need_values(now.tile);
+            Beside beside(math, before, after, out_of(before));
+            softmax(a, math.room(), now, begin + now.tile * kTileKeys, beside, w);
         }
+        Beside(math, now, after, out_of(now)).finish();
     }
 }
 

@@ -8,33 +8,17 @@
 namespace kvist {
 namespace {
 
-constexpr int kRowsPerItem = 4;  // rotating and writing a row takes well under a microsecond
-
-int row_of_token(const Step& step, int token) {
-    int low = 0, high = step.num_rows - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (step.rows[middle].first_row <= token) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
-
-// Rotates q and k of batch rows [begin, end) and writes k and v to their blocks, for KV heads [head, head_end).
-void rope_and_write(const Kernels& kernels, const AttentionShape& s, const AttentionRows& r, const Step& step, int begin,
-                    int end, int head, int head_end) {
+// Rotates q and k of tokens and writes k and v to their blocks, for KV heads [head, head_end).
+void rope_and_write(const Kernels& kernels, const AttentionShape& s, const AttentionRows& r, const Step& step,
+                    const TokenRange& tokens, int head, int head_end) {
+    const StepRow& row = step.rows[tokens.row];
+    const int begin = row.first_row + tokens.begin, end = row.first_row + tokens.end;
     const RopeArgs rope = {s.cos_sin, s.head_dim};
     const int group = s.num_q_heads / s.num_kv_heads;
     const auto from = [&](RowBuffer x, int first) { return RowBuffer{x.data + int64_t{first} * s.head_dim, x.stride}; };
     kernels.rope(from(r.q, head * group), rope, (head_end - head) * group, begin, end);
     kernels.rope(from(r.k, head), rope, head_end - head, begin, end);
-    const KVLayout kv = s.layout(step.kv_base);
-    for (int token = begin; token < end;) {
-        const StepRow& row = step.rows[row_of_token(step, token)];
-        const int stop = std::min(end, row.first_row + row.num_tokens);
-        kernels.write_kv(kv, row, r.k, r.v, head, head_end, token - row.first_row, stop - row.first_row);
-        token = stop;
-    }
+    kernels.write_kv(s.layout(step.kv_base), row, r.k, r.v, head, head_end, tokens.begin, tokens.end);
 }
 
 class AttentionOperation : public Operation {
@@ -82,14 +66,11 @@ class RopeWrite : public AttentionOperation {
         : AttentionOperation("rope_write", plan, shape, rows, std::move(layout)), is_first_(is_first) {}
     int prepare(const Step& step) override {
         if (is_first_) layout_->prepare(step);
-        return (static_cast<int>(layout_->written.size()) + kRowsPerItem - 1) / kRowsPerItem;
+        return static_cast<int>(layout_->written.size());
     }
     void run(const Step& step, int begin, int end) const override {
-        const int stop = std::min(end * kRowsPerItem, static_cast<int>(layout_->written.size()));
-        for (int i = begin * kRowsPerItem; i < stop; i++) {
-            const int row = layout_->written[i];
-            rope_and_write(kernels_, shape_, rows_, step, row, row + 1, 0, shape_.num_kv_heads);
-        }
+        for (int i = begin; i < end; i++)
+            rope_and_write(kernels_, shape_, rows_, step, layout_->written[i], 0, shape_.num_kv_heads);
     }
 
    private:
@@ -124,10 +105,7 @@ class Attention : public AttentionOperation {
                                        prefix_of(item), layout_->states + item.states);
             return;
         }
-        const int row = step.rows[item.tokens.row].first_row;
-        if (item.writes)
-            rope_and_write(kernels_, shape_, rows_, step, row + item.tokens.begin, row + item.tokens.end, item.kv_head,
-                           item.kv_head + 1);
+        if (item.writes) rope_and_write(kernels_, shape_, rows_, step, item.tokens, item.kv_head, item.kv_head + 1);
         kernels_.attention(args(step), item.kv_head, item.tokens, prefix_of(item));
         quantize(step, item.kv_head, item.tokens);
     }

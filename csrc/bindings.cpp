@@ -15,6 +15,7 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 
 namespace nb = nanobind;
@@ -220,6 +221,7 @@ class PythonPlan {
         const AttentionRows rows = {plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column), plan_.buffer(qkv, v_column),
                                     plan_.buffer(out), quantized < 0 ? Activations{} : plan_.quantized(quantized)};
         append_attention(plan_, shape, rows);
+        block_size_ = block_size, block_bytes_ = block_bytes;
     }
     // x: a quantized buffer where gate and up are quantized, else a buffer of float rows.
     void mixture(int x, int scores, const std::vector<Weight*>& gate, const std::vector<Weight*>& up,
@@ -294,6 +296,7 @@ class PythonPlan {
         positions_.assign(num_tokens, 0);
         for (int r = 0; r < num_rows; r++) {
             const StepRow row = {rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + rows(r, 3)};
+            check_blocks(row, rows(r, 3), block_tables, kv.size());
             rows_.push_back(row);
             for (int i = 0; i < row.num_tokens; i++) positions_.at(row.first_row + i) = row.start + i;
         }
@@ -317,7 +320,8 @@ class PythonPlan {
     }
     nb::ndarray<nb::numpy, float, nb::ndim<2>> view(nb::handle self, int id) {
         const RowBuffer b = plan_.buffer(id);
-        return {b.data, {static_cast<std::size_t>(plan_.max_tokens), static_cast<std::size_t>(b.stride)}, self};
+        const auto width = static_cast<std::size_t>(plan_.width_of_buffer(id));
+        return {b.data, {static_cast<std::size_t>(plan_.max_tokens), width}, self, {b.stride, 1}};
     }
     std::vector<std::tuple<std::string, double>> timings() const {
         std::vector<std::tuple<std::string, double>> result;
@@ -333,12 +337,28 @@ class PythonPlan {
 
     void keep(const Weight& w) { weights_.push_back(w); }
 
+    // That a row's tokens stand in blocks that its table and the pool have: kernels read and write them unasked.
+    void check_blocks(const StepRow& row, int64_t first, const Ints& tables, std::size_t kv_bytes) const {
+        if (row.start < 0 || row.num_tokens < 0 || first < 0) throw std::invalid_argument("a row begins before its context");
+        if (block_size_ == 0) return;
+        const int64_t num_blocks = (int64_t{row.start} + row.num_tokens + block_size_ - 1) / block_size_;
+        if (first + num_blocks > static_cast<int64_t>(tables.size()))
+            throw std::invalid_argument("a row's block table is shorter than its context");
+        const int64_t num_there = static_cast<int64_t>(kv_bytes) / block_bytes_;
+        for (int64_t i = 0; i < num_blocks; i++)
+            if (const int32_t block = row.block_table[i]; block < 0 || block >= num_there)
+                throw std::invalid_argument("block " + std::to_string(block) + " is not one of the pool's " +
+                                            std::to_string(num_there));
+    }
+
     Plan plan_;
     std::vector<Weight> weights_;
     std::vector<Floats> floats_;
     std::vector<float*> rope_tables_;
     std::vector<StepRow> rows_;
     std::vector<int32_t> positions_;
+    int block_size_ = 0;  // 0: the plan has no attention
+    int64_t block_bytes_ = 0;
     uint8_t* finite_ = nullptr;
     int32_t* best_ = nullptr;
     Mixture mixture_;

@@ -4,6 +4,7 @@
 namespace kvist {
 namespace KVIST_ISA {
 void linear(const LinearArgs&, int, int, int, int);
+void gated_linear(const GatedArgs&, int, int, int, int);
 void linear_dense(const PackedMatrix&, RowBuffer, RowBuffer, bool, int, int, int);
 void quantize(RowBuffer, Activations, int, int);
 void rms_norm(RowBuffer, const float*, float, int, int, RowBuffer, int, int);
@@ -12,7 +13,6 @@ void gated(RowBuffer, RowBuffer, Activation, int, RowBuffer, int, int);
 void gated_quantize(RowBuffer, RowBuffer, Activation, Activations, int, int);
 void rope(RowBuffer, const RopeArgs&, int, int, int);
 void quantize_groups(RowBuffer, Activations, int, int, int, int);
-void gated_quantize_groups(RowBuffer, RowBuffer, Activation, Activations, int, int, int, int);
 void write_kv(const KVLayout&, const StepRow&, RowBuffer, RowBuffer, int, int, int, int);
 void attention(const AttentionArgs&, int, TokenRange, const SharedPrefix&);
 void attention_segment(const AttentionArgs&, int, const TokenRange*, int, int, int, const SharedPrefix&, float*);
@@ -42,12 +42,12 @@ const Kernels& table() {
         false,
 #endif
         linear,
+        gated_linear,
         linear_dense,
         quantize,
         rms_norm,
         rms_norm_quantize,
         quantize_groups,
-        gated_quantize_groups,
         gated,
         gated_quantize,
         rope,

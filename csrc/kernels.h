@@ -12,7 +12,6 @@
 namespace kvist {
 
 enum class KVType : int32_t { f32, f16, bf16, int8 };
-enum class Activation : int32_t { silu, gelu_tanh };
 
 struct RowBuffer {  // float rows
     float* data;
@@ -102,6 +101,7 @@ struct Kernels {
     const char* name;
     bool has_bfloat_activations;  // the form of activations that all these kernels write and read
     LinearKernel linear;
+    GatedKernel gated_linear;
     // Dense weights [n, k] in f32, f16 or bf16; x are float rows.
     void (*linear_dense)(const PackedMatrix& w, RowBuffer x, RowBuffer y, bool accumulate, int n_begin, int n_end, int rows);
     void (*quantize)(RowBuffer x, Activations q, int row_begin, int row_end);
@@ -110,9 +110,6 @@ struct Kernels {
     void (*rms_norm_quantize)(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end);
     // The same for groups [group_begin, group_end) of each row; a group that is not finite is NaN for itself.
     void (*quantize_groups)(RowBuffer x, Activations q, int group_begin, int group_end, int row_begin, int row_end);
-    // activation(gate) * up, quantized, for groups [group_begin, group_end); gate and up begin at that group of row_begin.
-    void (*gated_quantize_groups)(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int group_begin, int group_end,
-                                  int row_begin, int row_end);
     void (*gated)(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end);
     void (*gated_quantize)(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end);
     void (*rope)(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end);

@@ -49,22 +49,55 @@ void write_scaled(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, 
     for (int d = 0; d < kv.head_dim; d++) v[4 * d] = rounded[d];
 }
 
-void write_pairs(const KVLayout& kv, uint8_t* keys, uint8_t* values, int slot, const float* key, const float* value) {
-    uint16_t rounded[kMaxHeadDim];
-    const auto round_all = [&](const float* x) {
-        for (int d = 0; d < kv.head_dim; d += kLanes) store_bfloat(rounded + d, load(x + d));
-    };
-    round_all(key);
-    for (int d = 0; d < kv.head_dim; d += 2) std::memcpy(keys + 2 * int64_t{d} * kv.block_size + 4 * slot, rounded + d, 4);
-    round_all(value);
+void round_all(const KVLayout& kv, const float* x, uint16_t* rounded) {
+    for (int d = 0; d < kv.head_dim; d += kLanes) store_bfloat(rounded + d, load(x + d));
+}
+
+// The values of one slot, or of two that lie together if `next` is not null.
+void write_value_pairs(const KVLayout& kv, uint8_t* values, int slot, const float* value, const float* next) {
     auto* v = reinterpret_cast<uint16_t*>(values) + int64_t{slot / 2} * 2 * kv.head_dim + slot % 2;
+    if (next) {
+        for (int d = 0; d < kv.head_dim; d += kLanes) store_bfloat_pairs(v + 2 * d, load(value + d), load(next + d));
+        return;
+    }
+    uint16_t rounded[kMaxHeadDim];
+    round_all(kv, value, rounded);
     for (int d = 0; d < kv.head_dim; d++) v[2 * d] = rounded[d];
+}
+
+// Tokens [token, end) of one head, as far as the block of the first goes; returns the next.
+int write_pairs(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head, int token, int end) {
+    const int position = row.start + token, slot = position % kv.block_size;
+    const int64_t column = int64_t{head} * kv.head_dim;
+    const float* key = k.data + (row.first_row + token) * k.stride + column;
+    const float* value = v.data + (row.first_row + token) * v.stride + column;
+    uint8_t* keys = kv.keys(row.block_table, position, head);
+    uint8_t* values = kv.values(row.block_table, position, head);
+    const int count = std::min(end - token, kv.block_size - slot);
+    for (int i = 0; i < count; i++) {
+        uint16_t rounded[kMaxHeadDim];
+        round_all(kv, key + i * k.stride, rounded);
+        uint8_t* to = keys + 4 * (slot + i);
+        for (int d = 0; d < kv.head_dim; d += 2) std::memcpy(to + 2 * int64_t{d} * kv.block_size, rounded + d, 4);
+    }
+    for (int i = 0; i < count;) {
+        const float* x = value + i * v.stride;
+        const bool is_pair = (slot + i) % 2 == 0 && i + 1 < count;
+        write_value_pairs(kv, values, slot + i, x, is_pair ? x + v.stride : nullptr);
+        i += is_pair ? 2 : 1;
+    }
+    return token + count;
 }
 
 }  // namespace
 
 void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
               int end) {
+    if (kv.type == KVType::bf16) {
+        for (int token = begin, next; token < end; token = next)
+            for (int head = head_begin; head < head_end; head++) next = write_pairs(kv, row, k, v, head, token, end);
+        return;
+    }
     for (int token = begin; token < end; token++) {
         const int position = row.start + token, slot = position % kv.block_size;
         for (int head = head_begin; head < head_end; head++) {
@@ -82,7 +115,7 @@ void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, 
                     write_plain<uint16_t>(kv, keys, values, slot, key, value,
                                           [](const float* from, uint16_t* to) { store_half(to, load(from)); });
                     break;
-                case KVType::bf16: write_pairs(kv, keys, values, slot, key, value); break;
+                case KVType::bf16: break;  // above
                 case KVType::int8: write_scaled(kv, keys, values, slot, key, value); break;
             }
         }

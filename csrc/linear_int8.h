@@ -54,7 +54,7 @@ void rows_of(const LinearArgs& a, int tile, int row, int row_end, GroupAt group_
 template <class Format>
 void few_rows(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const auto packed = packed_tile<Format>(a, tile, false);
+        const auto packed = packed_tile<Format>(a.w, tile, 0);
         rows_of<Format, kMaxRows>(a, tile, row_begin, row_end, [=](int g) { return packed.unfold(g); });
     }
 }
@@ -63,7 +63,7 @@ template <class Format>
 void many_rows(const LinearArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
     auto* groups = group_scratch<typename Format::Group>();
     for (int tile = tile_begin; tile < tile_end; tile++) {
-        const auto packed = packed_tile<Format>(a, tile, true);
+        const auto packed = packed_tile<Format>(a.w, tile, 1);
         for (int g = 0; g < a.w.k / kGroup; g++) groups[g] = packed.unfold(g);
         rows_of<Format, kCachedRows>(a, tile, row_begin, row_end,
                                      [=](int g) -> const typename Format::Group& { return groups[g]; });

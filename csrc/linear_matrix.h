@@ -2,10 +2,12 @@
 // activations, 32 along K at a time, in order, added up in float32. Every number of rows takes this way, so that the bits of a row
 // do not depend on its company.
 //
-// 32 rows by 32 outputs are multiplied at a time: four accumulators, two tiles of activations, two of weights. The first rows of a
-// call go along with the widening, which the matrix unit's work overlaps with; more rows find the weights widened.
+// 32 rows by two tiles of outputs are multiplied at a time: four accumulators, two tiles of activations, two of weights. The first
+// rows of a call go along with the widening, which the matrix unit's work overlaps with; more rows find the weights widened. What
+// follows a block's sums is done while the next block is multiplied.
 #pragma once
 
+#include "linear_sums.h"
 #include "matrix_unit.h"
 #include "packed_tile.h"
 #include "scratch.h"
@@ -16,17 +18,19 @@
 namespace kvist::KVIST_ISA {
 namespace {
 
-constexpr int kMaxChunk = 64;  // groups along K that are widened at a time
-constexpr int kMaxRun = 256;   // rows that use one widening
-constexpr int kBlockRows = 2 * kTileRows;
-
+constexpr int kMaxRun = 256;  // rows that use one widening; their activations stay in the second-level cache
+// Groups along K that many rows pass at a time: the weights of two tiles, widened, stay in the first-level cache.
+constexpr int kMaxChunk = 18;
 constexpr int kBehind = 1;  // groups between widening and loading: the stores have left by then
 constexpr int kRing = 4;    // groups that are kept where no more rows need them
+static_assert(kBehind < kRing && kRing <= kMaxChunk);
 
 struct MatrixRoom {
-    alignas(64) uint16_t weights[2][kMaxChunk * kGroupTile];           // [tile of outputs][group][pair of k][output][2]
-    alignas(64) float sums[kMaxRun / kTileRows][2][kTileRows][kTile];  // [tile of rows][tile of outputs]
+    alignas(64) uint16_t weights[2][kMaxChunk * kGroupTile];  // [tile of outputs][group][pair of k][output][2]
+    BlockSums sums[kMaxRun / kBlockRows];
 };
+
+constexpr int64_t kSumsBytes = kSumsStride * sizeof(float);
 
 // Heights of the two tiles of rows of a block; accumulators are 0..3, activations 4 and 5, weights 6 and 7.
 TileShapes shapes_of(int num_rows) {
@@ -40,37 +44,33 @@ TileShapes shapes_of(int num_rows) {
 struct Block {
     const char* x;   // bfloat16 rows, at the first group
     int64_t stride;  // bytes
-    float (*sums)[2][kTileRows][kTile];
-    int groups;
-    bool is_first;  // of the groups of these rows
-    int kept;       // group g's widened weights stand at g & kept
+    BlockSums& sums;
+    int first_group, groups;
+    int kept;  // the widened weights of the g-th of these groups stand at g & kept
 };
 
 template <int kTiles, bool kTwo>
 inline void begin_sums(const Block& b) {
-    if (b.is_first) {
+    if (b.first_group == 0) {
         tile_zero<0>();
         if constexpr (kTiles == 2) tile_zero<1>();
         if constexpr (kTwo) tile_zero<2>();
         if constexpr (kTwo && kTiles == 2) tile_zero<3>();
     } else {
-        tile_load<0>(b.sums[0][0], kTileBytes);
-        if constexpr (kTiles == 2) tile_load<1>(b.sums[0][1], kTileBytes);
-        if constexpr (kTwo) tile_load<2>(b.sums[1][0], kTileBytes);
-        if constexpr (kTwo && kTiles == 2) tile_load<3>(b.sums[1][1], kTileBytes);
+        const float *upper = b.sums.rows[0], *lower = b.sums.rows[kTileRows];
+        tile_load<0>(upper, kSumsBytes);
+        if constexpr (kTiles == 2) tile_load<1>(upper + kTile, kSumsBytes);
+        if constexpr (kTwo) tile_load<2>(lower, kSumsBytes);
+        if constexpr (kTwo && kTiles == 2) tile_load<3>(lower + kTile, kSumsBytes);
     }
 }
 template <int kTiles, bool kTwo>
 inline void end_sums(const Block& b) {
-    tile_store<0>(b.sums[0][0], kTileBytes);
-    if constexpr (kTiles == 2) tile_store<1>(b.sums[0][1], kTileBytes);
-    if constexpr (kTwo) tile_store<2>(b.sums[1][0], kTileBytes);
-    if constexpr (kTwo && kTiles == 2) tile_store<3>(b.sums[1][1], kTileBytes);
-}
-template <bool kTwo>
-inline void load_rows(const Block& b, int g) {
-    tile_load<4>(b.x + g * kTileBytes, b.stride);
-    if constexpr (kTwo) tile_load<5>(b.x + g * kTileBytes + kTileRows * b.stride, b.stride);
+    float *upper = b.sums.rows[0], *lower = b.sums.rows[kTileRows];
+    tile_store<0>(upper, kSumsBytes);
+    if constexpr (kTiles == 2) tile_store<1>(upper + kTile, kSumsBytes);
+    if constexpr (kTwo) tile_store<2>(lower, kSumsBytes);
+    if constexpr (kTwo && kTiles == 2) tile_store<3>(lower + kTile, kSumsBytes);
 }
 template <int kAt>
 inline void load_weights(const Block& b, const MatrixRoom& room, int g) {
@@ -81,26 +81,17 @@ inline void add_products() {
     tile_dot_bfloat<kAt, 4, 6 + kAt>();
     if constexpr (kTwo) tile_dot_bfloat<2 + kAt, 5, 6 + kAt>();
 }
-template <int kTiles, bool kTwo>
-inline void multiply_group(const Block& b, const MatrixRoom& room, int g) {
-    load_rows<kTwo>(b, g);
-    load_weights<0>(b, room, g);
-    add_products<0, kTwo>();
-    if constexpr (kTiles == 2) {
-        load_weights<1>(b, room, g);
-        add_products<1, kTwo>();
-    }
-}
 
 // The first block of rows: its products run behind the widening of what they need, which overlaps with them. A product waits for
 // nothing when its turn comes, as its tiles were loaded a group before: what waits would hold up all that the processor has begun.
-template <class Format, int kTiles, bool kTwo>
-void widen_and_multiply(const Block& b, MatrixRoom& room, const PackedTile<Format> (&packed)[2], int first_group) {
+template <class Format, int kTiles, bool kTwo, class Sink>
+void widen_and_multiply(const Block& b, MatrixRoom& room, const PackedTile<Format> (&packed)[2], Unfinished<Sink> before) {
     constexpr int kLast = kTiles - 1;
     const auto widen_tile = [&](int t, int g) {
-        widen<Format>(packed[t].block(first_group + g), (first_group + g) % Format::kGroups,
-                      room.weights[t] + (g & b.kept) * kGroupTile);
+        const int at = b.first_group + g;
+        widen<Format>(packed[t].block(at), at % Format::kGroups, room.weights[t] + (g & b.kept) * kGroupTile);
     };
+    const int rows_per_step = before.rows_per_step(b.groups);
     begin_sums<kTiles, kTwo>(b);
     for (int g = 0; g < b.groups + kBehind; g++) {
         const int loaded = g - kBehind;
@@ -113,72 +104,75 @@ void widen_and_multiply(const Block& b, MatrixRoom& room, const PackedTile<Forma
         if (loaded > 0) add_products<kLast, kTwo>();
         if (loaded >= 0) {
             load_weights<kLast>(b, room, loaded);
-            load_rows<kTwo>(b, loaded);
+            tile_load<4>(b.x + loaded * kTileBytes, b.stride);
+            if constexpr (kTwo) tile_load<5>(b.x + loaded * kTileBytes + kTileRows * b.stride, b.stride);
         }
+        before.finish(rows_per_step);
     }
     if constexpr (kTiles == 2) add_products<0, kTwo>();
     add_products<kLast, kTwo>();
     end_sums<kTiles, kTwo>(b);
 }
 
-template <int kTiles, bool kTwo>
-void multiply(const Block& b, const MatrixRoom& room) {
+// Activations pass by the first-level cache: a block reads its own once, and all of them read the weights.
+template <int kTiles, bool kTwo, class Sink>
+void multiply(const Block& b, const MatrixRoom& room, Unfinished<Sink> before) {
+    const int rows_per_step = before.rows_per_step(b.groups);
+    const int64_t stride = b.stride;
+    const char *upper = b.x, *lower = b.x + kTileRows * stride, *end = upper + b.groups * kTileBytes;
+    const uint16_t* weights = room.weights[0];
+    constexpr int kNext = kMaxChunk * kGroupTile;  // tile of outputs
     begin_sums<kTiles, kTwo>(b);
-    for (int g = 0; g < b.groups; g++) multiply_group<kTiles, kTwo>(b, room, g);
+    for (; upper < end; upper += kTileBytes, lower += kTileBytes, weights += kGroupTile) {
+        tile_load_once<4>(upper, stride);
+        tile_load<6>(weights, kTileBytes);
+        tile_dot_bfloat<0, 4, 6>();
+        if constexpr (kTiles == 2) {
+            tile_load<7>(weights + kNext, kTileBytes);
+            tile_dot_bfloat<1, 4, 7>();
+        }
+        if constexpr (kTwo) {
+            tile_load_once<5>(lower, stride);
+            tile_dot_bfloat<2, 5, 6>();
+            if constexpr (kTiles == 2) tile_dot_bfloat<3, 5, 7>();
+        }
+        before.finish(rows_per_step);
+    }
     end_sums<kTiles, kTwo>(b);
 }
 
-template <int kTiles>
-void store_sums(const LinearArgs& a, const Block& b, int tile, int row, int num_rows) {
-    for (int i = 0; i < num_rows; i++) {
-        float* y = a.y + (row + i) * a.y_stride + tile * kTile;
-        for (int t = 0; t < kTiles; t++, y += kTile) {
-            F16 sum = mul(load(b.sums[i / kTileRows][t][i % kTileRows]), set1(kAfterCut));
-            if (a.w.bias) sum = add(sum, load(a.w.bias + (tile + t) * kTile));
-            store(y, a.accumulate ? add(load(y), sum) : sum);
-        }
-    }
-}
-
-template <int kTiles>
-void fetch_outputs(const LinearArgs& a, int tile, int row, int num_rows) {
-    for (int i = 0; i < num_rows; i++)
-        for (int t = 0; t < kTiles; t++) __builtin_prefetch(a.y + (row + i) * a.y_stride + (tile + t) * kTile, 1);
-}
-
-// kTiles of outputs for at most kMaxRun rows. `unit` has the shapes of the first block.
-template <class Format, int kTiles>
-void matrix_tiles(const LinearArgs& a, MatrixUnit& unit, int tile, int row_begin, int row_end) {
-    static_assert(kBehind < kRing);
+// One or two tiles of outputs for rows [row_begin, row_end) of x, at most kMaxRun. `unit` has the shapes of the first block, `before`
+// what other tiles left to do.
+template <class Format, int kTiles, class Sink>
+void matrix_tiles(const Activations& x, const PackedTile<Format> (&packed)[2], const Sink& sink, MatrixUnit& unit,
+                  int row_begin, int row_end, Unfinished<Sink>& before) {
     auto& room = scratch<MatrixRoom>();
-    const int num_groups = a.w.k / kGroup;
-    const PackedTile<Format> packed[2] = {packed_tile<Format>(a, tile, kTiles),
-                                          packed_tile<Format>(a, tile + kTiles - 1, kTiles)};
-    const int kept = row_end - row_begin > kBlockRows ? -1 : kRing - 1;
-    for (int begin = 0; begin < num_groups; begin += kMaxChunk) {
-        const int groups = std::min(kMaxChunk, num_groups - begin);
-        const bool is_last = begin + groups == num_groups;
+    const int num_groups = static_cast<int>(x.k) / kGroup;
+    const bool is_one_block = row_end - row_begin <= kBlockRows;
+    const int num_chunks = is_one_block ? 1 : (num_groups + kMaxChunk - 1) / kMaxChunk;
+    const int chunk = (num_groups + num_chunks - 1) / num_chunks;
+    for (int begin = 0; begin < num_groups; begin += chunk)
         for (int row = row_begin; row < row_end; row += kBlockRows) {
-            const int num_rows = std::min(kBlockRows, row_end - row);
-            const Block b = {reinterpret_cast<const char*>(a.x.bfloat + row * a.x.stride + begin * kGroup),
-                             2 * a.x.stride,
-                             room.sums + (row - row_begin) / kTileRows,
+            const int rows = std::min(kBlockRows, row_end - row), groups = std::min(chunk, num_groups - begin);
+            const Block b = {reinterpret_cast<const char*>(x.bfloat + row * x.stride + begin * kGroup),
+                             2 * x.stride,
+                             room.sums[num_chunks == 1 ? 0 : (row - row_begin) / kBlockRows],
+                             begin,
                              groups,
-                             begin == 0,
-                             kept};
-            if (is_last) fetch_outputs<kTiles>(a, tile, row, num_rows);
-            if (row > row_begin && num_rows < kBlockRows) unit.reshape(shapes_of(num_rows));
+                             is_one_block ? kRing - 1 : -1};
+            const bool is_short = row > row_begin && rows < kBlockRows;
+            if (is_short) unit.reshape(shapes_of(rows));
             if (row == row_begin) {
-                if (num_rows > kTileRows) widen_and_multiply<Format, kTiles, true>(b, room, packed, begin);
-                else widen_and_multiply<Format, kTiles, false>(b, room, packed, begin);
+                if (rows > kTileRows) widen_and_multiply<Format, kTiles, true>(b, room, packed, before);
+                else widen_and_multiply<Format, kTiles, false>(b, room, packed, before);
             } else {
-                if (num_rows > kTileRows) multiply<kTiles, true>(b, room);
-                else multiply<kTiles, false>(b, room);
+                if (rows > kTileRows) multiply<kTiles, true>(b, room, before);
+                else multiply<kTiles, false>(b, room, before);
             }
-            if (row > row_begin && num_rows < kBlockRows) unit.reshape(shapes_of(kBlockRows));
-            if (is_last) store_sums<kTiles>(a, b, tile, row, num_rows);
+            if (is_short) unit.reshape(shapes_of(kBlockRows));
+            if (begin + groups == num_groups) before = {sink, b.sums, row, rows};
+            else before = Unfinished<Sink>(sink);
         }
-    }
 }
 
 template <class Format>
@@ -186,9 +180,33 @@ void linear_tiles(const LinearArgs& a, int tile_begin, int tile_end, int row_beg
     for (; row_begin < row_end; row_begin += kMaxRun) {
         const int stop = std::min(row_begin + kMaxRun, row_end);
         MatrixUnit unit(shapes_of(std::min(stop - row_begin, kBlockRows)));
+        Unfinished<FloatRows<2>> before({a, tile_begin});
         int tile = tile_begin;
-        for (; tile + 2 <= tile_end; tile += 2) matrix_tiles<Format, 2>(a, unit, tile, row_begin, stop);
-        if (tile < tile_end) matrix_tiles<Format, 1>(a, unit, tile, row_begin, stop);
+        for (; tile + 2 <= tile_end; tile += 2) {
+            const PackedTile<Format> packed[2] = {packed_tile<Format>(a.w, tile, 2), packed_tile<Format>(a.w, tile + 1, 2)};
+            matrix_tiles<Format, 2>(a.x, packed, FloatRows<2>(a, tile), unit, row_begin, stop, before);
+        }
+        before.finish(kBlockRows);
+        if (tile == tile_end) continue;
+        Unfinished<FloatRows<1>> last({a, tile});
+        const auto packed = packed_tile<Format>(a.w, tile, 1);
+        matrix_tiles<Format, 1>(a.x, {packed, packed}, FloatRows<1>(a, tile), unit, row_begin, stop, last);
+        last.finish(kBlockRows);
+    }
+}
+
+// For gate and up of one format. Its tiles are a tile of each.
+template <class Format, Activation kKind>
+void gated_tiles(const GatedArgs& a, int tile_begin, int tile_end, int row_begin, int row_end) {
+    for (; row_begin < row_end; row_begin += kMaxRun) {
+        const int stop = std::min(row_begin + kMaxRun, row_end);
+        MatrixUnit unit(shapes_of(std::min(stop - row_begin, kBlockRows)));
+        Unfinished<GatedRows<kKind>> before({a, tile_begin});
+        for (int tile = tile_begin; tile < tile_end; tile++) {
+            const PackedTile<Format> packed[2] = {packed_tile<Format>(a.gate, tile, 1), packed_tile<Format>(a.up, tile, 1)};
+            matrix_tiles<Format, 2>(a.x, packed, GatedRows<kKind>(a, tile), unit, row_begin, stop, before);
+        }
+        before.finish(kBlockRows);
     }
 }
 

@@ -8,20 +8,30 @@
 namespace kvist::KVIST_ISA {
 
 BestLogit best_logit(const float* logits, int n) {
-    F16 top = set1(-INFINITY), poison = zero();  // 0 * x is 0, or NaN for what is not finite
-    int i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-        const F16 x = load(logits + i);
-        top = max(top, x);
-        poison = fma(x, zero(), poison);
+    constexpr int kRun = 256;  // that are looked through again for the largest
+    float largest = -INFINITY, rest = 0.0f;
+    F16 poison = zero();  // 0 * x is 0, or NaN for what is not finite
+    int first = 0;        // of the run that holds it
+    for (int run = 0; run < n; run += kRun) {
+        const int end = std::min(run + kRun, n);
+        F16 top = set1(-INFINITY);
+        int i = run;
+        for (; i + kLanes <= end; i += kLanes) {
+            const F16 x = load(logits + i);
+            top = max(top, x);
+            poison = fma(x, zero(), poison);
+        }
+        float top_of_run = reduce_max(top);
+        for (; i < end; i++) {
+            top_of_run = std::max(top_of_run, logits[i]);
+            rest += 0.0f * logits[i];
+        }
+        if (!(top_of_run > largest)) continue;
+        largest = top_of_run;
+        first = run;
     }
-    float largest = reduce_max(top), rest = reduce_add(poison);
-    for (; i < n; i++) {
-        largest = std::max(largest, logits[i]);
-        rest += 0.0f * logits[i];
-    }
-    if (rest != 0.0f) return {0.0f, -1};
-    int id = 0;
+    if (rest + reduce_add(poison) != 0.0f) return {0.0f, -1};
+    int id = first;
     while (logits[id] != largest) id++;
     return {largest, id};
 }

@@ -69,6 +69,11 @@ template <int kTo>
 inline void tile_load(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTo) : "memory");
 }
+// For what is not needed again soon: leaves the first-level cache to others.
+template <int kTo>
+inline void tile_load_once(const void* from, int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTo) : "memory");
+}
 template <int kFrom>
 inline void tile_store(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kFrom) : "memory");
@@ -105,6 +110,10 @@ inline void tile_load(const void* from, int64_t stride) {
     for (int row = 0; row < emulated_tiles.shapes.rows[kTo]; row++)
         std::memcpy(emulated_tiles.bytes[kTo][row], static_cast<const uint8_t*>(from) + row * stride,
                     emulated_tiles.shapes.row_bytes[kTo]);
+}
+template <int kTo>
+inline void tile_load_once(const void* from, int64_t stride) {
+    tile_load<kTo>(from, stride);
 }
 template <int kFrom>
 inline void tile_store(void* to, int64_t stride) {

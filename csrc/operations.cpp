@@ -39,7 +39,13 @@ constexpr int kRowRun = 128;     // rows that share what a kernel prepares for a
 constexpr int kMaxRowRun = 256;  // the matrix unit is done sooner with them, so more must pay for widening
 constexpr int kManyRows = 16;    // from here on a tile is expanded once for all rows: several tiles make an item
 
-int row_run(const Kernels& kernels) { return kernels.has_bfloat_activations ? kMaxRowRun : kRowRun; }
+// Rows in each of as few runs as there can be, all but the last of one size: a thread's share of the items is much the same rows
+// in each operation.
+int rows_per_run(const Kernels& kernels, int num_rows) {
+    constexpr int kBlock = 32;  // rows that the matrix unit multiplies at a time
+    const int num_runs = ceil_div(num_rows, kernels.has_bfloat_activations ? kMaxRowRun : kRowRun);
+    return num_runs ? ceil_div(ceil_div(num_rows, num_runs), kBlock) * kBlock : kBlock;
+}
 
 // Items are tiles in order, so that a run of items streams a run of weights; many rows come in runs.
 class Linear : public Operation {
@@ -47,7 +53,7 @@ class Linear : public Operation {
     static constexpr int kTilesPerItem = 2;  // where there are many rows; always for the matrix unit, which takes them in pairs
 
     Linear(Plan& plan, const std::vector<LinearPart>& parts, int quantized, int out, bool accumulate)
-        : Operation("linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)) {
+        : Operation("linear"), kernels_(plan.kernels) {
         const Activations q = plan.quantized(quantized);
         for (const auto& part : parts) {
             const RowBuffer y = plan.buffer(out, part.column);
@@ -57,6 +63,7 @@ class Linear : public Operation {
     }
     int prepare(const Step& step) override {
         tiles_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kTilesPerItem;
+        row_run_ = rows_per_run(kernels_, step.num_tokens);
         return ceil_div(num_tiles_, tiles_per_item_) * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
@@ -84,9 +91,8 @@ class Linear : public Operation {
     }
 
     const Kernels& kernels_;
-    const int row_run_;
     std::vector<Part> parts_;
-    int num_tiles_ = 0;
+    int num_tiles_ = 0, row_run_ = 0;
     int tiles_per_item_ = 1;
 };
 
@@ -94,42 +100,33 @@ class Linear : public Operation {
 // need nothing of the others: a row with a number that is not finite has a group whose scale is NaN.
 class GatedLinear : public Operation {
    public:
-    static constexpr int kTilesPerGroup = kGroup / kTile;
     static constexpr int kGroupsPerItem = 2;  // where there are many rows; always for the matrix unit, which each call sets up
 
     GatedLinear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind, int out)
-        : Operation("gated_linear"), kernels_(plan.kernels), row_run_(row_run(plan.kernels)), x_(plan.quantized(quantized)),
-          gate_(gate), up_(up), kind_(kind), out_(plan.quantized(out)) {}
+        : Operation("gated_linear"), kernels_(plan.kernels),
+          args_{gate, up, plan.quantized(quantized), kind, plan.quantized(out)} {}
     int prepare(const Step& step) override {
         groups_per_item_ = step.num_tokens < kManyRows && !kernels_.has_bfloat_activations ? 1 : kGroupsPerItem;
-        return ceil_div(num_groups(), groups_per_item_) * ceil_div(step.num_tokens, row_run_);
+        row_run_ = rows_per_run(kernels_, step.num_tokens);
+        return items_per_run() * ceil_div(step.num_tokens, row_run_);
     }
     void run(const Step& step, int begin, int end) const override {
-        const int items_per_run = ceil_div(num_groups(), groups_per_item_);
-        for (int item = begin; item < end; item++) {
-            const int group = item % items_per_run * groups_per_item_, row = item / items_per_run * row_run_;
-            run_groups(group, std::min(group + groups_per_item_, num_groups()), row, std::min(row + row_run_, step.num_tokens));
+        for (int stop; begin < end; begin = stop) {
+            const int first = begin / items_per_run() * items_per_run(), row = begin / items_per_run() * row_run_;
+            stop = std::min(end, first + items_per_run());
+            kernels_.gated_linear(args_, (begin - first) * groups_per_item_,
+                                  std::min((stop - first) * groups_per_item_, num_groups()), row,
+                                  std::min(row + row_run_, step.num_tokens));
         }
     }
 
    private:
-    int num_groups() const { return gate_.n / kGroup; }
-    void run_groups(int group, int group_end, int row, int row_end) const {
-        constexpr int kStride = kGroupsPerItem * kGroup;
-        alignas(64) float gate[kMaxRowRun * kStride], up[kMaxRowRun * kStride];
-        const int tile = group * kTilesPerGroup, tile_end = group_end * kTilesPerGroup;
-        const int64_t before = int64_t{row} * kStride + tile * kTile;  // the kernel counts rows and outputs from 0
-        kernels_.linear(linear_args(gate_, x_, {gate - before, kStride}, false), tile, tile_end, row, row_end);
-        kernels_.linear(linear_args(up_, x_, {up - before, kStride}, false), tile, tile_end, row, row_end);
-        kernels_.gated_quantize_groups({gate, kStride}, {up, kStride}, kind_, out_, group, group_end, row, row_end);
-    }
+    int num_groups() const { return args_.gate.n / kGroup; }
+    int items_per_run() const { return ceil_div(num_groups(), groups_per_item_); }
 
     const Kernels& kernels_;
-    const int row_run_;
-    Activations x_;
-    PackedMatrix gate_, up_;
-    Activation kind_;
-    Activations out_;
+    const GatedArgs args_;
+    int row_run_ = 0;
     int groups_per_item_ = 1;
 };
 

@@ -28,10 +28,10 @@ struct PackedTile {
     auto unfold(int g) const { return Format::expand(block(g), g % Format::kGroups); }
 };
 template <class Format>
-PackedTile<Format> packed_tile(const LinearArgs& a, int tile, int tiles_ahead) {
-    const int blocks_per_tile = a.w.k / (kGroup * Format::kGroups);
-    const auto* data = static_cast<const typename Format::Block*>(a.w.data);
-    const int64_t num_tiles = (a.w.n + kTile - 1) / kTile;
+PackedTile<Format> packed_tile(const PackedMatrix& w, int tile, int tiles_ahead) {
+    const int blocks_per_tile = w.k / (kGroup * Format::kGroups);
+    const auto* data = static_cast<const typename Format::Block*>(w.data);
+    const int64_t num_tiles = (w.n + kTile - 1) / kTile;
     return {data + int64_t{tile} * blocks_per_tile, reinterpret_cast<const char*>(data + num_tiles * blocks_per_tile),
             tiles_ahead ? int64_t{tiles_ahead} * blocks_per_tile * static_cast<int64_t>(sizeof(*data)) : kAheadBytes};
 }

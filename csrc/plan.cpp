@@ -27,7 +27,9 @@ float* Plan::shared_floats(std::size_t count) {
 }
 
 int Plan::add_buffer(int width, int rows_per_token) {
-    buffers_.push_back({allocate_floats(static_cast<std::size_t>(max_tokens) * rows_per_token * width), width});
+    constexpr int kCrowding = 1024;  // rows a page or several apart would share a few sets of the cache
+    const int stride = width % kCrowding ? width : width + kGroup;
+    buffers_.push_back({allocate_floats(static_cast<std::size_t>(max_tokens) * rows_per_token * stride), width, stride});
     return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -48,7 +50,7 @@ int Plan::add_quantized(int k, int rows_per_token) {
     return static_cast<int>(quantized_.size()) - 1;
 }
 
-RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data + column, buffers_.at(id).width}; }
+RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data + column, buffers_.at(id).stride}; }
 
 Activations Plan::quantized(int id) const { return quantized_.at(id); }
 

@@ -51,6 +51,7 @@ class Plan {
     int add_quantized(int k, int rows_per_token = 1);
 
     RowBuffer buffer(int id, int column = 0) const;
+    int width_of_buffer(int id) const { return buffers_.at(id).width; }
     Activations quantized(int id) const;
     std::size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -75,7 +76,7 @@ class Plan {
    private:
     struct Buffer {
         float* data;
-        int width;
+        int width, stride;
     };
 
     std::shared_ptr<ThreadPool> pool_;

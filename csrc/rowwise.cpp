@@ -1,5 +1,6 @@
 // The kernels that work row by row: norms, quantization of activations, gated activation, rotary embedding and embedding. Widths
 // are multiples of 16 (weights are padded by the packer).
+#include "activation.h"
 #include "kernels.h"
 #include "scratch.h"
 #include "simd.h"
@@ -81,26 +82,33 @@ void quantize_row(const float* x, const Activations& out, int64_t row) {
     quantize_checked(x, QuantRow(out, row), 0, out.k / kGroup);
 }
 
-float inverse_rms(const float* x, int width, float eps) {
-    F16 sum = zero();
-    for (int i = 0; i < width; i += kLanes) {
-        const F16 v = load(x + i);
-        sum = fma(v, v, sum);
+// Of kRows rows side by side, whose chains of sums do not wait for one another.
+template <int kRows>
+void inverse_rms(RowBuffer x, int row, int width, float eps, float* inverse) {
+    const float* from = x.data + row * x.stride;
+    F16 sum[kRows];
+    for (int r = 0; r < kRows; r++) sum[r] = zero();
+    for (int i = 0; i < width; i += kLanes)
+        for (int r = 0; r < kRows; r++) {
+            const F16 v = load(from + r * x.stride + i);
+            sum[r] = fma(v, v, sum[r]);
+        }
+    for (int r = 0; r < kRows; r++) inverse[r] = 1.0f / std::sqrt(reduce_add(sum[r]) / static_cast<float>(width) + eps);
+}
+
+// Calls write(row, inverse root of the mean square) for each row.
+template <class Write>
+void norm_rows(RowBuffer x, int width, float eps, int row, int row_end, Write write) {
+    constexpr int kAtOnce = 4;
+    float inverse[kAtOnce];
+    for (; row + kAtOnce <= row_end; row += kAtOnce) {
+        inverse_rms<kAtOnce>(x, row, width, eps, inverse);
+        for (int r = 0; r < kAtOnce; r++) write(row + r, set1(inverse[r]));
     }
-    return 1.0f / std::sqrt(reduce_add(sum) / static_cast<float>(width) + eps);
-}
-
-void norm_row(const float* x, const float* w, int width, float eps, float* y) {
-    const F16 inverse = set1(inverse_rms(x, width, eps));
-    for (int i = 0; i < width; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(w + i)));
-}
-
-F16 activate(F16 x, Activation kind) {
-    if (kind == Activation::silu) return div(x, add(set1(1.0f), exp(sub(zero(), x))));
-    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
-    const F16 cube = mul(mul(x, x), x);
-    const F16 u = mul(set1(0.7978845608f), fma(set1(0.044715f), cube, x));
-    return div(x, add(set1(1.0f), exp(mul(set1(-2.0f), u))));
+    for (; row < row_end; row++) {
+        inverse_rms<1>(x, row, width, eps, inverse);
+        write(row, set1(inverse[0]));
+    }
 }
 
 // One packed weight as a float; `n` is its output, `k` its input.
@@ -184,6 +192,7 @@ void quantize_groups(RowBuffer x, Activations q, int group_begin, int group_end,
         quantize_checked(x.data + row * x.stride + group_begin * kGroup, QuantRow(q, row), group_begin, group_end);
 }
 
+// activation(gate) * up, quantized, for groups [group_begin, group_end); gate and up begin at that group of row_begin.
 void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int group_begin, int group_end,
                            int row_begin, int row_end) {
     alignas(64) float values[kGroup];
@@ -191,24 +200,37 @@ void gated_quantize_groups(RowBuffer gate, RowBuffer up, Activation kind, Activa
         for (int group = group_begin; group < group_end; group++) {
             const float* g = gate.data + (row - row_begin) * gate.stride + (group - group_begin) * kGroup;
             const float* u = up.data + (row - row_begin) * up.stride + (group - group_begin) * kGroup;
-            for (int i = 0; i < kGroup; i += kLanes) store(values + i, mul(activate(load(g + i), kind), load(u + i)));
+            for (int i = 0; i < kGroup; i += kLanes)
+                store(values + i, mul(activate_to_quantize(load(g + i), kind), load(u + i)));
             quantize_checked(values, QuantRow(q, row), group, group + 1);
         }
 }
 
 void rms_norm(RowBuffer x, const float* w, float eps, int width, int heads, RowBuffer y, int row_begin, int row_end) {
-    for (int row = row_begin; row < row_end; row++)
-        for (int head = 0; head < heads; head++)
-            norm_row(x.data + row * x.stride + int64_t{head} * width, w, width, eps,
-                     y.data + row * y.stride + int64_t{head} * width);
+    for (int head = 0; head < heads; head++) {
+        const int64_t column = int64_t{head} * width;
+        norm_rows({x.data + column, x.stride}, width, eps, row_begin, row_end, [&](int row, F16 inverse) {
+            const float* from = x.data + row * x.stride + column;
+            float* to = y.data + row * y.stride + column;
+            for (int i = 0; i < width; i += kLanes) store(to + i, mul(mul(load(from + i), inverse), load(w + i)));
+        });
+    }
 }
 
 void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end) {
-    float* normed = scratch<RowRoom>().numbers;
-    for (int row = row_begin; row < row_end; row++) {
-        norm_row(x.data + row * x.stride, w, static_cast<int>(q.k), eps, normed);
-        quantize_row(normed, q, row);
-    }
+    norm_rows(x, static_cast<int>(q.k), eps, row_begin, row_end, [&](int row, F16 inverse) {
+        const float* from = x.data + row * x.stride;
+        const auto normed = [&](int64_t i) { return mul(mul(load(from + i), inverse), load(w + i)); };
+#if defined(KVIST_MATRIX_UNIT)
+        // A number that is not finite leaves NaN at its place, which shows in all that is computed from the row.
+        uint16_t* to = q.bfloat + row * q.stride;
+        for (int64_t i = 0; i < q.k; i += kGroup) store_bfloat2(to + i, normed(i), normed(i + kLanes));
+#else
+        float* rows = scratch<RowRoom>().numbers;
+        for (int64_t i = 0; i < q.k; i += kLanes) store(rows + i, normed(i));
+        quantize_row(rows, q, row);
+#endif
+    });
 }
 
 void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end) {
@@ -223,8 +245,9 @@ void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y
 void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end) {
     float* values = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
-        const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};
-        gated(one_gate, one_up, kind, static_cast<int>(q.k), {values, 0}, 0, 1);
+        const float* g = gate.data + row * gate.stride;
+        const float* u = up.data + row * up.stride;
+        for (int64_t i = 0; i < q.k; i += kLanes) store(values + i, mul(activate_to_quantize(load(g + i), kind), load(u + i)));
         quantize_row(values, q, row);
     }
 }

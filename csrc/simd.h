@@ -58,9 +58,9 @@ inline F16 load_bfloat(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
 }
 // To the nearest bfloat16, even on ties; numbers below the normal ones become 0, NaN stays NaN.
-inline void store_bfloat(uint16_t* p, F16 a) {
+inline __m256i to_bfloat(F16 a) {
 #if defined(__AVX512BF16__)
-    const __m256i halves = (__m256i)_mm512_cvtneps_pbh(a.v);
+    return (__m256i)_mm512_cvtneps_pbh(a.v);
 #else
     const __m512i bits = _mm512_castps_si512(a.v), magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -69,10 +69,10 @@ inline void store_bfloat(uint16_t* p, F16 a) {
     rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
     const __mmask16 is_tiny = _mm512_cmp_epi32_mask(magnitude, _mm512_set1_epi32(0x800000), _MM_CMPINT_LT);
     rounded = _mm512_mask_sub_epi32(rounded, is_tiny, bits, magnitude);
-    const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 #endif
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
 }
+inline void store_bfloat(uint16_t* p, F16 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat(a)); }
 // Numbers kIndex, kIndex + 2, ... of 32
 template <int kIndex>
 inline F16 load_bfloat_pairs(const uint16_t* p) {
@@ -87,6 +87,11 @@ inline void store_bfloat2(uint16_t* p, F16 a, F16 b) {
     store_bfloat(p, a);
     store_bfloat(p + kLanes, b);
 #endif
+}
+// Numbers of a and b in turn; see store_bfloat
+inline void store_bfloat_pairs(uint16_t* p, F16 a, F16 b) {
+    const __m512i low = _mm512_cvtepu16_epi32(to_bfloat(a)), high = _mm512_cvtepu16_epi32(to_bfloat(b));
+    _mm512_storeu_si512(p, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 inline F16 load_int32(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
 inline F16 load_int8(const int8_t* p) {
@@ -313,6 +318,12 @@ inline void store_bfloat(uint16_t* p, F16 a) {
 inline void store_bfloat2(uint16_t* p, F16 a, F16 b) {
     store_bfloat(p, a);
     store_bfloat(p + kLanes, b);
+}
+inline void store_bfloat_pairs(uint16_t* p, F16 a, F16 b) {
+    uint16_t even[kLanes], odd[kLanes];
+    store_bfloat(even, a);
+    store_bfloat(odd, b);
+    for (int i = 0; i < kLanes; i++) p[2 * i] = even[i], p[2 * i + 1] = odd[i];
 }
 #endif
 

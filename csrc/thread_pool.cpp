@@ -16,7 +16,6 @@
 namespace kvist {
 namespace {
 
-constexpr uint64_t kCountMask = 0xffffffff;
 constexpr int kLongestRun = 8;  // items
 constexpr int kSpinsBeforeClock = 64;
 constexpr auto kSpin = std::chrono::microseconds(100);     // for the next operation: longer than the gaps inside a step
@@ -55,9 +54,9 @@ bool has_one_core() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : shares_(std::max(num_threads, 1)) {
     try {
-        for (int i = 1; i < num_threads; i++) threads_.emplace_back([this] { worker(); });
+        for (int i = 1; i < num_threads; i++) threads_.emplace_back([this, i] { worker(static_cast<std::size_t>(i)); });
     } catch (const std::system_error&) {
         const int num_started = ThreadPool::num_threads();
         stop();  // a thread that nobody joins would end the process
@@ -95,50 +94,60 @@ void ThreadPool::run_erased(int num_items, Call call, const void* context) {
         if (num_items > 0) call(context, 0, num_items);
         return;
     }
-    call_ = call;
-    context_ = context;
-    num_items_ = num_items;
     finished_.store(0, std::memory_order_relaxed);
-    const uint64_t epoch = (unclaimed_.load(std::memory_order_relaxed) >> 32) + 1;
-    unclaimed_.store(epoch << 32 | static_cast<uint32_t>(num_items), std::memory_order_seq_cst);
+    const uint64_t n = num_items, count = shares_.size();
+    for (uint64_t i = 0; i < count; i++) {
+        Share& share = shares_[i];
+        share.call = call;
+        share.context = context;
+        share.unclaimed.store((n * i / count) << 32 | n * (i + 1) / count, std::memory_order_release);
+        share.num_begun.fetch_add(1, std::memory_order_seq_cst);
+    }
     wake();
-    work_until_empty();
+    work_until_empty(0);
     const auto all_done = [&] { return finished_.load(std::memory_order_acquire) == num_items; };
     if (spin_until(all_done, kWaitSpin)) return;
     // A thread without a core holds the last items: sleep, so that it can have this one.
     for (int seen; (seen = finished_.load(std::memory_order_acquire)) != num_items;) finished_.wait(seen);
 }
 
-void ThreadPool::work_until_empty() {
+int ThreadPool::work_on(Share& share, bool is_own) {
     int num_done = 0;
-    uint64_t seen = unclaimed_.load(std::memory_order_acquire);
-    while (const int left = static_cast<int>(seen & kCountMask)) {
-        const int count = std::clamp(left / (2 * num_threads()), 1, kLongestRun);
-        if (!unclaimed_.compare_exchange_weak(seen, seen - count, std::memory_order_acq_rel, std::memory_order_acquire))
-            continue;
-        const int begin = num_items_ - left;
-        call_(context_, begin, begin + count);
-        num_done += count;
-        seen = unclaimed_.load(std::memory_order_acquire);
+    uint64_t seen = share.unclaimed.load(std::memory_order_acquire);
+    for (;;) {
+        const uint64_t begin = seen >> 32, end = seen & 0xffffffff;
+        if (begin == end) return num_done;
+        const uint64_t count = std::clamp<uint64_t>((end - begin) / 2, 1, kLongestRun);
+        const uint64_t left = is_own ? (begin + count) << 32 | end : begin << 32 | (end - count);
+        if (!share.unclaimed.compare_exchange_weak(seen, left, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        const int first = static_cast<int>(is_own ? begin : end - count);
+        share.call(share.context, first, first + static_cast<int>(count));
+        num_done += static_cast<int>(count);
+        seen = share.unclaimed.load(std::memory_order_acquire);
     }
+}
+
+void ThreadPool::work_until_empty(std::size_t index) {
+    int num_done = work_on(shares_[index], true);
+    for (std::size_t i = 1; i < shares_.size(); i++) num_done += work_on(shares_[(index + i) % shares_.size()], false);
     if (num_done == 0) return;
     finished_.fetch_add(num_done, std::memory_order_release);
     finished_.notify_one();
 }
 
-void ThreadPool::worker() {
-    const auto has_work = [this] {
-        return (unclaimed_.load(std::memory_order_relaxed) & kCountMask) || stopping_.load(std::memory_order_relaxed);
-    };
+void ThreadPool::worker(std::size_t index) {
+    const Share& own = shares_[index];
     while (!stopping_.load(std::memory_order_relaxed)) {
-        work_until_empty();
+        const uint32_t seen = own.num_begun.load(std::memory_order_acquire);
+        work_until_empty(index);
+        const auto has_work = [&] {
+            return own.num_begun.load(std::memory_order_relaxed) != seen || stopping_.load(std::memory_order_relaxed);
+        };
         if (spin_until(has_work, kSpin)) continue;
         std::unique_lock lock(mutex_);
         num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
         const uint64_t opened = num_opened_;
-        wake_.wait(lock, [&] {
-            return stopping_.load() || num_opened_ != opened || (unclaimed_.load(std::memory_order_seq_cst) & kCountMask);
-        });
+        wake_.wait(lock, [&] { return stopping_.load() || num_opened_ != opened || own.num_begun.load() != seen; });
         num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
     }
 }

@@ -1,6 +1,7 @@
-// A pool of threads that share the items of one operation at a time. Threads take runs of items from a common counter, long
-// ones first and short ones at the end, so that a thread whose core is taken away delays one run only. They spin briefly for the
-// next operation, then sleep; `open` wakes them ahead of a step.
+// A pool of threads that share the items of one operation at a time. Each has a share of neighbouring items, the same part of
+// every operation, so that what it reads next is what it has just written or fetched. It takes runs of them from the front, long
+// ones first and short ones at the end; who is done takes from the back of others' shares, so that a thread whose core is taken
+// away delays one run only. They spin briefly for the next operation, then sleep; `open` wakes them ahead of a step.
 #pragma once
 
 #include <atomic>
@@ -38,15 +39,21 @@ class ThreadPool {
     void run_erased(int num_items, Call call, const void* context);
     void wake();
     void stop();
-    void work_until_empty();
-    void worker();
+    // One thread's part of the operation that runs, all in one cache line.
+    struct alignas(64) Share {
+        std::atomic<uint64_t> unclaimed{0};  // items [begin, end), as begin << 32 | end
+        std::atomic<uint32_t> num_begun{0};  // operations
+        // Who has claimed items has their operation's, for it does not end before they are done.
+        Call call = nullptr;
+        const void* context = nullptr;
+    };
 
-    // Epoch in the upper half, unclaimed items in the lower. An item claimed keeps the epoch from ending, so the task's
-    // fields are stable while it runs. They share a cache line: who sees the task has its fields.
-    alignas(64) std::atomic<uint64_t> unclaimed_{0};
-    Call call_ = nullptr;
-    const void* context_ = nullptr;
-    int num_items_ = 0;
+    // Does what is left of a share, from its front if it is the thread's own; returns the number of items.
+    static int work_on(Share& share, bool is_own);
+    void work_until_empty(std::size_t index);
+    void worker(std::size_t index);
+
+    std::vector<Share> shares_;
 
     alignas(64) std::atomic<int> finished_{0};
 

@@ -17,7 +17,7 @@ from kvist.costmodel.layer_work import layer_work
 from kvist.costmodel.memory import device_memory
 from kvist.costmodel.model_catalogue import MODELS, find_model_spec
 from kvist.costmodel.number_format import find_format
-from kvist.costmodel.roofline import Placement, RooflineModel
+from kvist.costmodel.roofline import Placement, RooflineModel, splits_heads
 from kvist.costmodel.step_work import StepWork
 
 BAR = ErrorBar(decode=0.1, prefill=0.2, reason="a test")
@@ -56,11 +56,23 @@ def prefill(num_tokens: int, context: int = 0) -> StepWork:
 def test_more_work_never_takes_less_time(
     model: str, device: str, chunks: list[tuple[int, int]], more: tuple[int, int]
 ) -> None:
-    times = roofline(place(model, device, tp=2))
+    ranks = next(ranks for ranks in (2, 3, 1) if splits_heads(find_model_spec(model), ranks))
+    times = roofline(place(model, device, tp=ranks))
     work = StepWork.of(chunks, num_sampled=len(chunks))
     before_s, after_s = times.predict_s(work), times.predict_s(work.plus(*more, is_sampled=True))
     assert 0.0 < before_s <= after_s * (1 + 1e-12)
     assert math.isfinite(after_s)
+
+
+@pytest.mark.parametrize("ranks", [0, 3, 16, 1024])
+def test_ranks_that_do_not_split_the_heads_are_refused(ranks: int) -> None:
+    with pytest.raises(ConfigError, match="1, 2, 4, 8, 16, 32 do" if ranks != 16 else "40 query heads"):
+        place("qwen2.5-14b" if ranks == 16 else "llama-3.1-8b", tp=ranks)
+
+
+def test_equal_chunks_are_counted_like_any() -> None:
+    for chunk in ((1, 900), (300, 40)):
+        assert StepWork.of_equal(7, *chunk, num_sampled=7) == StepWork.of([chunk] * 7, num_sampled=7)
 
 
 def test_parts_add_up_and_the_margin_is_the_bars_share() -> None:

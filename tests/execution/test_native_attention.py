@@ -235,3 +235,12 @@ def assert_same(ours, wanted):
 def test_all_rows_of_a_large_batch_may_share():
     rows = sharing(576, [i % 3 for i in range(60)])
     assert_same(Layer(num_threads=2).run(*rows), [Layer().run(each)[0] for each in rows])
+
+
+def test_rows_whose_blocks_are_not_there_are_refused():
+    layer = Layer()
+    for start, num_tokens, blocks in [(40, 1, [0, 1]), (0, 17, [0]), (0, 1, [NUM_BLOCKS]), (0, 1, [-1]), (-1, 2, [0])]:
+        x = np.zeros((num_tokens, 320), np.float32)
+        layer.activations = lambda _, x=x: x
+        with pytest.raises(ValueError, match=r"block|context"):
+            layer.run((start, num_tokens, blocks, 0))

@@ -33,6 +33,20 @@ def test_all_instruction_sets_give_the_same_bits(isa, num_tokens):
             assert np.array_equal(ours[name], wanted), name
 
 
+@pytest.mark.parametrize("num_threads", [3, 7])
+def test_more_threads_than_cores_give_the_same_bits(num_threads, all_rows):
+    many = probe(trusted_isa(), max(NUM_TOKENS), num_threads=num_threads)
+    for name, wanted in all_rows.items():
+        assert np.array_equal(many[name], wanted), name
+
+
+@pytest.mark.parametrize("num_rows", [257, 300])
+def test_runs_of_rows_give_the_same_bits(num_rows):
+    few, many = probe(trusted_isa(), 16), probe(trusted_isa(), num_rows, num_threads=2)
+    for name in (*QUANTIZED_FORMATS, "norm", "gated_linear"):
+        assert np.array_equal(many[name][:16], few[name]), name
+
+
 @pytest.mark.parametrize("num_tokens", NUM_TOKENS)
 def test_a_linear_row_depends_on_no_other_row(num_tokens, all_rows):
     """The probe's activations are drawn row by row, so fewer tokens are the first rows of more."""

@@ -77,8 +77,8 @@ def test_a_plan_says_how_sure_it_is_and_why() -> None:
     plan = make_plan(found, the_problem, QUICK, run_all)
 
     assert plan.error_bar.slow_steps < plan.error_bar.fast_steps
-    assert plan.winner in plan.front
-    assert pareto_front(plan.front) == list(plan.front)
+    assert plan.winner is plan.front[0]
+    assert set(map(id, plan.front[1:])) <= set(map(id, pareto_front(plan.front)))
     assert len(plan.reasons) >= 2
     assert plan.winner.cost is not None
 

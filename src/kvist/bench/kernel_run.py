@@ -9,7 +9,7 @@ from kvist.bench.ceilings import Ceilings, higher, measure_ceilings
 from kvist.bench.kernels import MAX_FILL_TOKENS, Case, KernelTime, Setting, fill_kv, rated, time_attention, time_linears
 from kvist.config.engine_config import EngineConfig
 from kvist.core.errors import ConfigError
-from kvist.execution.kv_dtype import kv_dtype
+from kvist.execution.kv_dtype import KVDtype, kv_dtype
 from kvist.execution.native import _native
 from kvist.execution.native.load_weights import load_packed_weights
 from kvist.execution.native.runner import NativeRunner
@@ -86,7 +86,7 @@ def time_kernels(
         setting = Setting(
             spec=model.spec,
             kv_vector_bytes=dtype.vector_bytes(head_dim),
-            has_integer_attention=config.executor.attention_dtype == "int8",
+            attention_products=_attention_products(config, dtype, isa, head_dim),
             linear_products="bf16" if runner.activation_dtype == "bfloat16" else "int8",
         )
         fill_kv(runner, num_kv_tokens)
@@ -101,3 +101,10 @@ def time_kernels(
             kernels=tuple(rated(kernel, ceilings) for kernel in kernels),
             left_out=tuple(left_out),
         )
+
+
+def _attention_products(config: EngineConfig, dtype: KVDtype, isa: str, head_dim: int) -> str:
+    if config.executor.attention_dtype == "int8":
+        return "int8"
+    is_natural = dtype == kv_dtype("auto", "native", isa=isa, head_dim=head_dim)
+    return "bf16" if dtype.is_paired and is_natural else "fp32"

@@ -26,11 +26,18 @@ ROW_BYTES = {"int8": 1.5, "bf16": 2.0, "fp32": 4.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One batch: `num_requests` chunks of `num_tokens` tokens, each at the end of `context` tokens."""
+    """One batch: `num_requests` chunks of `num_tokens` tokens, each at the end of `context` tokens.
+
+    Raises ValueError for a context that does not hold the chunk.
+    """
 
     num_requests: int
     num_tokens: int
     context: int
+
+    def __post_init__(self) -> None:
+        if not self.num_tokens <= self.context:
+            raise ValueError(f"a context of {self.context} tokens does not end with {self.num_tokens} of them")
 
     @property
     def num_rows(self) -> int:
@@ -45,12 +52,12 @@ class Case:
 class Setting:
     """What tells the work of attention, and what quantized linears multiply ("int8" or "bf16").
 
-    kv_vector_bytes: of one token's K (or V) of one head.
+    kv_vector_bytes: of one token's K (or V) of one head. attention_products: as linear_products, or "fp32".
     """
 
     spec: ModelSpec
     kv_vector_bytes: int
-    has_integer_attention: bool
+    attention_products: str
     linear_products: str
 
 
@@ -161,7 +168,7 @@ def _kernel_time(
     ops, num_bytes, products = 0, 0, "fp32"
     if operation.name == "attention":
         ops, num_bytes = _attention_work(case, setting)
-        products = "int8" if setting.has_integer_attention else "fp32"
+        products = setting.attention_products
     elif work := ops_per_token(operation, setting.spec):
         ops = work * case.num_rows
         if operation.weights[0].format not in ("F32", "F16", "BF16"):

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from kvist.cli.advise_output import advice_document, advice_lines, write_report
+from kvist.cli.evaluate_in_parallel import task_runner
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.cli.plan_arguments import add_deployment_arguments, add_load_arguments, chosen_problem
 from kvist.config.arguments import whole_number
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"devices to serve on (default: {DEFAULT_GPUS}; large-cluster: 32)",
     )
     parser.add_argument(
+        "--jobs", type=whole_number("--jobs", low=1), metavar="N", help="processes (default: all cores)"
+    )
+    parser.add_argument(
         "--configs", type=Path, metavar="FOLDER", help="write each simulated setup here, for `kvist simulate --config`"
     )
     add_output_arguments(parser, model=False)
@@ -68,13 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     size, size_techniques = size_choice(problem.model.num_parameters or count_parameters(problem.model))
     scenario_techniques = () if scenario is None else scenario.techniques
     recommended = (*scenario_techniques, *size_techniques)
-    advice = Advisor(
-        problem=problem,
-        num_devices=arguments.gpus or (DEFAULT_GPUS if scenario is None else scenario.num_devices),
-        effort=QUICK if arguments.quick else FULL,
-        say=lambda text: print(f"kvist advise: simulating {text}", file=sys.stderr, flush=True),
-        preferred=recommended,
-    ).advise()
+    with task_runner(problem, num_processes=arguments.jobs, what="setups") as run_all:
+        advice = Advisor(
+            problem=problem,
+            num_devices=arguments.gpus or (DEFAULT_GPUS if scenario is None else scenario.num_devices),
+            effort=QUICK if arguments.quick else FULL,
+            run_all=run_all,
+            say=lambda text: print(f"kvist advise: simulating {text}", file=sys.stderr, flush=True),
+            preferred=recommended,
+        ).advise()
     folder = arguments.configs or Path("advice")
     guide = [size] if scenario is None else [f"{scenario.name}: {scenario.first_choice}", size]
     print("\n".join(advice_lines(advice, problem, guide=guide, recommended=recommended, folder=folder)))

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
+from kvist.report.written_file import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_output_files(arguments)
+    check_output_files(arguments, "output", "markdown")
     # Here, because `--help` must not wait for NumPy.
     import msgspec
 
@@ -39,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         rows, source=source, is_quick=arguments.quick, show=lambda line: print(line, file=sys.stderr, flush=True)
     )
     encoded = msgspec.json.format(msgspec.json.encode(result.calibration), indent=1)
-    arguments.output.write_bytes(encoded + b"\n")
+    write_whole(arguments.output, encoded.decode() + "\n")
     table = error_table(result.rows)
     print("\n".join(table.lines()))
     print(f"wrote {arguments.output}")
     if arguments.markdown is not None:
-        arguments.markdown.write_text(markdown_table(table), encoding="utf-8")
+        write_whole(arguments.markdown, markdown_table(table))
     if arguments.json is not None:
         write_json(arguments.json, result_document("calibrate", {"rows": [asdict(row) for row in result.rows]}))
     if arguments.report is not None:

@@ -19,12 +19,17 @@ GC_THRESHOLD = 200_000  # simulations make many objects and few cycles
 
 
 @contextmanager
-def task_runner(problem: PlanningProblem, *, num_processes: int | None = None) -> Iterator[RunAll]:
-    """Hand out what evaluates tasks, in order, on so many processes; by default one for each core that may be used."""
+def task_runner(
+    problem: PlanningProblem, *, num_processes: int | None = None, what: str = "candidates"
+) -> Iterator[RunAll]:
+    """Hand out what evaluates tasks, in order, on so many processes; by default one for each core that may be used.
+
+    what: is counted, in words.
+    """
     gc.set_threshold(GC_THRESHOLD)
     count = num_processes or len(os.sched_getaffinity(0))
     if count == 1:
-        yield _counted(run_here(problem))
+        yield _counted(run_here(problem), what)
         return
     with worker_processes(count) as pool:
 
@@ -33,7 +38,7 @@ def task_runner(problem: PlanningProblem, *, num_processes: int | None = None) -
             lot = max(1, min(4, len(items) // (4 * count)))
             return pool.map(_Job(job, problem), items, chunksize=lot)
 
-        yield _counted(run_all)
+        yield _counted(run_all, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +52,22 @@ class _Job(Generic[Item, Result]):
         return self.job(item, self.problem)
 
 
-def _counted(run_all: RunAll) -> RunAll:
+def _counted(run_all: RunAll, what: str) -> RunAll:
     """The same, and results are counted on standard error as they come."""
 
     def run(job: Callable[[Item, PlanningProblem], Result], items: Sequence[Item]) -> Iterable[Result]:
-        return _show(run_all(job, items), len(items))
+        return _show(run_all(job, items), len(items), what)
 
     return run
 
 
-def _show(results: Iterable[Result], total: int) -> Iterator[Result]:
+def _show(results: Iterable[Result], total: int, what: str) -> Iterator[Result]:
     if not total:
         return
     if not sys.stderr.isatty():
         for number, found in enumerate(results, 1):
             if number % LINE_EVERY == 0 or number == total:
-                print(f"kvist: {number} of {total} candidates simulated", file=sys.stderr, flush=True)
+                print(f"kvist: {number} of {total} {what} simulated", file=sys.stderr, flush=True)
             yield found
         return
     # Here, because only a terminal needs it.
@@ -71,7 +76,7 @@ def _show(results: Iterable[Result], total: int) -> Iterator[Result]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("simulating candidates", total=total)
+        bar = bars.add_task(f"simulating {what}", total=total)
         for found in results:
             bars.advance(bar)
             yield found

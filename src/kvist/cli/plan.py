@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from kvist.cli.evaluate_in_parallel import task_runner
+from kvist.cli.measured_time import measured_time
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.cli.plan_arguments import add_deployment_arguments, add_load_arguments, chosen_problem
 from kvist.cli.plan_output import plan_document, plan_lines, write_report
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the plan and write what was asked for."""
     check_output_files(arguments, "config_out", "serve_config_out")
+    begun = measured_time()
     problem = chosen_problem(arguments)
     space = chosen_space(arguments, problem)
     rounds = QUICK if arguments.quick else FULL
@@ -72,7 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         config_file=str(arguments.config_out or "plan.toml"),
     )
     config_text = cluster_toml(plan.config, profile=candidate.profile)
-    document = result_document("plan", plan_document(plan, problem, commands, config_text))
+    took = measured_time() - begun
+    document = result_document(
+        "plan", plan_document(plan, problem, commands, config_text) | {"wall_s": took.wall_s, "cpu_s": took.cpu_s}
+    )
     print("\n".join(plan_lines(plan, problem, commands)))
     if arguments.config_out is None:
         print(f"\n# plan.toml\n{config_text}", end="")

@@ -13,7 +13,7 @@ from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 from kvist.costmodel.device_catalogue import DEVICES, find_device
-from kvist.costmodel.engine_generation import CURRENT, engine_generation
+from kvist.costmodel.engine_generation import CURRENT, find_generation
 from kvist.planner.bounds import load_facts
 from kvist.planner.candidate import GIGA, Deployment
 from kvist.planner.evaluation import PlanningProblem
@@ -109,7 +109,7 @@ def chosen_problem(arguments: argparse.Namespace) -> PlanningProblem:
         model=model,
         load=load,
         facts=load_facts(load),
-        generation=engine_generation(arguments.engine or CURRENT),
+        generation=find_generation(arguments.engine or CURRENT),
     )
 
 

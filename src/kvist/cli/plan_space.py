@@ -60,6 +60,7 @@ def chosen_space(arguments: argparse.Namespace, problem: PlanningProblem) -> lis
                 max_hosts_per_unit=arguments.max_devices_per_unit,
                 splits=not arguments.no_split,
                 pool_tokens=[int(size) for size in _numbers("--kv-cache-tokens", arguments.kv_cache_tokens or "")],
+                has_reuse=problem.facts.computed_share < 1.0,
                 is_quick=arguments.quick,
             ),
             longest_request=max(prompt + output for prompt, output in problem.load.lengths()),

@@ -15,13 +15,15 @@ from kvist.cli.cost_arguments import add_placement_arguments, chosen_calibration
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.config.arguments import whole_number
 from kvist.core.errors import ConfigError
-from kvist.costmodel.engine_generation import engine_generation
+from kvist.costmodel.engine_generation import find_generation
 
 if TYPE_CHECKING:
     from kvist.costmodel.roofline import RooflineModel
     from kvist.costmodel.step_work import StepWork
 
 MAX_BATCH = 1_000_000
+MAX_TOKENS = 1_000_000_000  # of a sequence
+DECODE_CONTEXT = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--new-tokens", type=whole_number("--new-tokens", low=1), default=1, metavar="N", help="of each sequence (1)"
     )
     parser.add_argument(
-        "--context", type=whole_number("--context", low=0), default=0, metavar="N", help="cached before them (0)"
+        "--context",
+        type=whole_number("--context", low=0),
+        metavar="N",
+        help=f"cached before them (0; with one new token {DECODE_CONTEXT})",
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of kvist profile: the step on that host instead")
     parser.add_argument("--points", type=Path, metavar="FILE.csv", help="predict each row of this file instead")
@@ -45,18 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _predict_file(arguments)
     # Here and below, because `--help` must not wait for what predicts.
     from kvist.costmodel.calibration import calibrated_model
-    from kvist.costmodel.step_work import StepWork
 
-    if arguments.batch > MAX_BATCH:
-        raise ConfigError(f"--batch {arguments.batch}: at most {MAX_BATCH}")
-    chunk = (arguments.new_tokens, arguments.context)
-    work = StepWork.of([chunk] * arguments.batch, num_sampled=arguments.batch)
+    work = _chosen_work(arguments)
     if arguments.profile is not None:
         return _predict_on_this_host(arguments, work)
     placement = chosen_placement(arguments)
     model = calibrated_model(
         placement,
-        generation=engine_generation(arguments.engine),
+        generation=find_generation(arguments.engine),
         calibration=chosen_calibration(arguments),
         model_name=arguments.model,
     )
@@ -69,6 +70,28 @@ def run(arguments: argparse.Namespace) -> int:
 
         step_page(lines, model.parts(work)).write(arguments.report)
     return 0
+
+
+def _chosen_work(arguments: argparse.Namespace) -> StepWork:
+    """Raises ConfigError for a step that no engine runs."""
+    from kvist.costmodel.step_work import StepWork
+
+    batch, num_new_tokens, num_context_tokens = arguments.batch, arguments.new_tokens, arguments.context
+    if num_context_tokens is None:
+        num_context_tokens = DECODE_CONTEXT if num_new_tokens == 1 else 0
+    for flag, value, most in (
+        ("--batch", batch, MAX_BATCH),
+        ("--new-tokens", num_new_tokens, MAX_TOKENS),
+        ("--context", num_context_tokens, MAX_TOKENS),
+    ):
+        if value > most:
+            raise ConfigError(f"{flag} {value}: at most {most}")
+    if num_new_tokens == 1 and num_context_tokens == 0:
+        raise ConfigError(
+            "--context 0 with one new token: no step decodes from nothing. Give --context of 1 or more for a decode, "
+            "--new-tokens for a prompt"
+        )
+    return StepWork.of_equal(batch, num_new_tokens, num_context_tokens, num_sampled=batch)
 
 
 def _predict_on_this_host(arguments: argparse.Namespace, work: StepWork) -> int:

@@ -18,6 +18,7 @@ from kvist.config.arguments import add_config_arguments, to_command_line
 from kvist.config.engine_config import EngineConfig
 from kvist.config.load import ENGINE_SECTIONS, engine_config, load_configs
 from kvist.config.model_config import DEFAULT_MODEL
+from kvist.report.written_file import write_whole
 
 STEADY_DRIFT = 0.15  # beyond it a profile says more of the hour than of the machine
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_output_files(arguments)
+    check_output_files(arguments, "output")
     config = engine_config(load_configs(arguments, ENGINE_SECTIONS))
     # Here, because `--help` must not wait for what measures.
     import msgspec
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     finally:
         loaded.close()
-    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
+    write_whole(arguments.output, msgspec.json.format(msgspec.json.encode(table), indent=1).decode() + "\n")
     print("\n".join(profile_lines(table)))
     if abs(table.drift) > STEADY_DRIFT:
         print(f"the same step drifted by {table.drift:+.0%} meanwhile: profile again on a quieter machine")

@@ -12,7 +12,7 @@ from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
 from kvist.costmodel.calibration import calibrated_model
 from kvist.costmodel.device_catalogue import find_device
-from kvist.costmodel.engine_generation import CURRENT, engine_generation
+from kvist.costmodel.engine_generation import CURRENT, find_generation
 from kvist.costmodel.linear_step_time import linear_step_time
 from kvist.costmodel.number_format import find_format
 from kvist.costmodel.profile_table import ProfileModel, parse_profile
@@ -59,7 +59,7 @@ def _device(values: Mapping[str, Any], group: ReplicaGroupConfig, where: str) ->
     )
     return calibrated_model(
         placement,
-        generation=engine_generation(values.get("engine", CURRENT)),
+        generation=find_generation(values.get("engine", CURRENT)),
         calibration=read_calibration(Path(values["calibration"])) if "calibration" in values else None,
         model_name=values["model"],
     )

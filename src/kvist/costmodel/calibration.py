@@ -9,17 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from typing import Annotated
 
 import msgspec
 
 from kvist.core.errors import ConfigError
-from kvist.costmodel.efficiency import Efficiency
+from kvist.costmodel.efficiency import KINDS, Efficiency, KindName
 from kvist.costmodel.engine_generation import CURRENT, is_modern
 from kvist.costmodel.error_bar import ErrorBar
 from kvist.costmodel.roofline import Placement, RooflineModel
 
 SHIPPED = "calibration.json"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _FAMILIES = (
     ("A100-80GB-SXM", "A100-40GB-SXM", "A100-80GB-PCIe", "A100-40GB-PCIe", "A800-80GB-SXM"),
     ("H100-80GB-SXM", "H200-141GB-SXM", "H100-80GB-PCIe", "H800-80GB-SXM", "GH200-96GB", "H20-96GB-SXM"),
@@ -34,7 +35,8 @@ class CalibrationEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     generation: str
-    efficiency: dict[str, float]
+    kind: KindName
+    efficiency: dict[str, Annotated[float, msgspec.Meta(gt=0.0)]]
     num_points: int
     errors: dict[str, float]  # by what is predicted: half width that 9 of 10 rows held out kept to, as a share
     fp8_kv_bytes: float  # of a KV element where the weights are fp8
@@ -43,7 +45,7 @@ class CalibrationEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def fitted(self) -> Efficiency:
         try:
-            return Efficiency(**self.efficiency)
+            return Efficiency(**self.efficiency, kind=KINDS[self.kind])
         except TypeError as error:
             raise ConfigError(
                 f"the calibration of {self.device} and {self.generation} is of another version"
@@ -58,15 +60,23 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[CalibrationEntry]
 
 
+class _Layout(msgspec.Struct, frozen=True):
+    """What every calibration file begins with, of whatever layout."""
+
+    layout_version: int
+
+
 def parse_calibration(data: bytes, name: str) -> Calibration:
     """Read a calibration file's bytes. Raises ConfigError if they are none, or of another layout."""
     try:
-        calibration = msgspec.json.decode(data, type=Calibration)
+        version = msgspec.json.decode(data, type=_Layout).layout_version
+        if version != LAYOUT_VERSION:
+            raise ConfigError(
+                f"{name} has layout {version}; this kvist reads {LAYOUT_VERSION}: write it again by `kvist calibrate`"
+            )
+        return msgspec.json.decode(data, type=Calibration)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{name} is not a calibration file ({error}); `kvist calibrate` writes one") from error
-    if calibration.layout_version != LAYOUT_VERSION:
-        raise ConfigError(f"{name} has layout {calibration.layout_version}; this kvist reads {LAYOUT_VERSION}")
-    return calibration
 
 
 @cache

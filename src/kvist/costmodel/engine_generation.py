@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kvist.core.errors import ConfigError
+from kvist.core.suggest import did_you_mean
+
 CURRENT = "vllm-2025"  # what an engine of today does, where none is named
 
 # The first pattern that a framework's name contains decides.
@@ -19,18 +22,38 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"tensorrt-llm v0\.|trtllm 0\.", "trtllm-2023"),
     (r"nim|trtllm|tensorrt", "trtllm-2025"),
     (r"sglang", "sglang-2025"),
-    (r"vllm v?0\.[0-3]\.", "vllm-early-2024"),
-    (r"vllm v?0\.[4-7]\.", "vllm-2024"),
-    (r"vllm v?0\.1[0-4]", "vllm-0.12"),
-    (r"vllm v?0\.1[5-9]", "vllm-0.15"),
+    (r"vllm[ -]v?0\.[0-3]\.", "vllm-early-2024"),
+    (r"vllm[ -]v?0\.[4-7]\.", "vllm-2024"),
+    (r"vllm[ -]v?0\.1[0-4]", "vllm-0.12"),
+    (r"vllm[ -]v?0\.(1[5-9]|[2-9]\d)", "vllm-0.15"),
     (r"vllm", CURRENT),
 )
 
 
+GENERATIONS = tuple(dict.fromkeys(generation for _, generation in _PATTERNS))
+
+
 def engine_generation(framework: str) -> str:
     """The generation that a framework and version belong to; today's where it is not known."""
-    name = framework.lower()
-    return next((generation for pattern, generation in _PATTERNS if re.search(pattern, name)), CURRENT)
+    return _known_generation(framework) or CURRENT
+
+
+def find_generation(framework: str) -> str:
+    """As `engine_generation`, for what a user asks for. Raises ConfigError for an engine that is not known."""
+    found = _known_generation(framework)
+    if found is None:
+        raise ConfigError(
+            f"engine {framework!r} is not known; write an engine and its version, such as 'vLLM 0.15.1', or one of "
+            f"{', '.join(GENERATIONS)}.{did_you_mean(framework.lower(), GENERATIONS)}"
+        )
+    return found
+
+
+def _known_generation(framework: str) -> str | None:
+    name = framework.strip().lower()
+    if name in GENERATIONS:
+        return name
+    return next((generation for pattern, generation in _PATTERNS if re.search(pattern, name)), None)
 
 
 def is_modern(generation: str) -> bool:

@@ -22,6 +22,7 @@ from kvist.costmodel.step_work import StepWork
 CORNER = 4.0  # sharpness of the roofline's corner: both sides equal cost 2 ** (1 / CORNER) of one
 RESERVED_TOKENS = 2560  # vLLM's budget of a step by default in 2023 and 2024; its memory was reserved for that many
 MAX_REMEMBERED = 4096
+GEMM_HALF_ROWS = 60.0  # rows at which a product reaches half of its efficiency
 SMALL_TILE, LARGE_TILE, LARGE_ROWS = 16, 64, 512  # rows of a product are computed in tiles
 
 
@@ -37,11 +38,20 @@ class Placement:
     kv_element_bytes: float | None = None  # None: as the format says
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel_size < 1 or not 1 <= self.pipeline_parallel_size <= self.model.num_layers:
+        ranks, stages, model = self.tensor_parallel_size, self.pipeline_parallel_size, self.model
+        if ranks < 1 or not splits_heads(model, ranks):
+            splits = [each for each in range(1, model.num_q_heads + 1) if splits_heads(model, each)]
             raise ConfigError(
-                f"tensor parallel size {self.tensor_parallel_size} and pipeline parallel size "
-                f"{self.pipeline_parallel_size}: both are at least 1, and there are {self.model.num_layers} layers"
+                f"tensor parallel size {ranks} does not split {model.num_q_heads} query heads and "
+                f"{model.num_kv_heads} KV heads evenly; {', '.join(map(str, splits))} do"
             )
+        if not 1 <= stages <= model.num_layers:
+            raise ConfigError(f"pipeline parallel size {stages}: it is from 1 to the {model.num_layers} layers")
+
+
+def splits_heads(model: ModelSpec, ranks: int) -> bool:
+    """Whether each rank gets as many heads as any other; KV heads may be copied."""
+    return model.num_q_heads % ranks == 0 and (model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +107,12 @@ class RooflineModel:
         self._bytes_per_s = efficiency.memory * device.memory_bytes_per_s
         self._kv_bytes_per_s = efficiency.decode_attention * device.memory_bytes_per_s
         link = device.link_bytes_per_s if ranks <= device.num_link_peers else device.host_bytes_per_s
-        self._reduce_bytes_per_s = efficiency.link * link * ranks / (2.0 * (ranks - 1)) if ranks > 1 else math.inf
-        gqa_factor = 1.0 + efficiency.gqa_penalty * (self._layer.queries_per_kv_head - 1.0)
+        kind = efficiency.kind
+        self._reduce_bytes_per_s = kind.link * link * ranks / (2.0 * (ranks - 1)) if ranks > 1 else math.inf
+        gqa_factor = 1.0 + kind.gqa_penalty * (self._layer.queries_per_kv_head - 1.0)
         self._key_s = self._layer.kv_bytes * gqa_factor / self._kv_bytes_per_s
+        self._send_latency_s = kind.all_reduce_s + kind.all_reduce_layers * efficiency.layer_s
+        self._all_reduce_latency_s = self._send_latency_s * math.log2(ranks)
         self._remembered: dict[tuple[int, int], _FixedParts] = {}
 
     def predict_s(self, work: StepWork) -> float:
@@ -151,7 +164,7 @@ class RooflineModel:
             num_layers * num_tokens * self._layer.element_bytes / self._bytes_per_s,
             num_layers * self._all_reduce_s(num_tokens),
             self._product_s(num_sampled, self._head_weights, ACTIVATION_BYTES, self._half_flop_per_s),
-            num_layers * self.efficiency.layer_s,
+            0.0 if self.efficiency.kind.launches else num_layers * self.efficiency.layer_s,
             self._send_s(num_tokens),
         )
         return _FixedParts(*parts, sum(parts))
@@ -170,14 +183,17 @@ class RooflineModel:
 
     def _host_s(self, work: StepWork) -> float:
         fit, number = self.efficiency, work.num_sequences
-        host_s = fit.host_s + fit.sequence_s * number + fit.sequence_pair_s * number * number
-        if work.prefill_pairs and work.num_tokens > RESERVED_TOKENS:
-            host_s += fit.overflow_token_s * (work.num_tokens - RESERVED_TOKENS)
+        host_s = fit.host_s + fit.sequence_s * number
+        if fit.kind.overflow_token_s and work.prefill_pairs and work.num_tokens > RESERVED_TOKENS:
+            host_s += fit.kind.overflow_token_s * (work.num_tokens - RESERVED_TOKENS)
         return host_s
 
     def _launch_s(self, work: StepWork) -> float:
+        """What the host takes to launch all layers; a graph is launched as one."""
         fit = self.efficiency
-        launch_s = max(fit.launch_s, fit.prefill_launch_s) if work.prefill_pairs else fit.launch_s
+        if not fit.kind.launches:
+            return 0.0
+        launch_s = max(fit.layer_s, fit.kind.prefill_launch_s) if work.prefill_pairs else fit.layer_s
         return self.placement.model.num_layers * launch_s
 
     def _linear_s(self, num_tokens: int) -> float:
@@ -195,7 +211,7 @@ class RooflineModel:
             return 0.0
         tile = SMALL_TILE if num_rows <= LARGE_ROWS else LARGE_TILE
         rows = tile * math.ceil(num_rows / tile)
-        compute_s = 2.0 * num_weights * (rows + self.efficiency.gemm_half_rows) / flop_per_s
+        compute_s = 2.0 * num_weights * (rows + GEMM_HALF_ROWS) / flop_per_s
         return _smooth_max(compute_s, num_weights * weight_bytes / self._bytes_per_s)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
@@ -203,8 +219,7 @@ class RooflineModel:
         ranks = self.placement.tensor_parallel_size
         if ranks == 1:
             return 0.0
-        latency_s = 2.0 * self.efficiency.all_reduce_s * math.log2(ranks)
-        return latency_s + num_tokens * self._layer.all_reduce_bytes / self._reduce_bytes_per_s
+        return 2.0 * self._all_reduce_latency_s + num_tokens * self._layer.all_reduce_bytes / self._reduce_bytes_per_s
 
     def _send_s(self, num_tokens: int) -> float:
         stages, device = self.placement.pipeline_parallel_size, self.placement.device
@@ -213,7 +228,7 @@ class RooflineModel:
         num_devices = stages * self.placement.tensor_parallel_size
         link = device.link_bytes_per_s if num_devices <= device.num_link_peers else device.network_bytes_per_s
         send_bytes = num_tokens * self.placement.model.hidden_size * ACTIVATION_BYTES
-        return (stages - 1) * (self.efficiency.all_reduce_s + send_bytes / (self.efficiency.link * link))
+        return (stages - 1) * (self._send_latency_s + send_bytes / (self.efficiency.kind.link * link))
 
     def _over_windows(self, per_layer: int, num_queries: int) -> float:
         """`per_layer` keys or pairs in each layer, in windowed ones at most the window for each query."""

@@ -48,6 +48,19 @@ class StepWork:
             prefill_context_tokens=prefill_context_tokens,
         )
 
+    @staticmethod
+    def of_equal(number: int, num_new_tokens: int, num_context_tokens: int, *, num_sampled: int) -> StepWork:
+        """The work of `number` equal chunks."""
+        one = StepWork.of([(num_new_tokens, num_context_tokens)], num_sampled=0)
+        return StepWork(
+            num_tokens=number * one.num_tokens,
+            num_sequences=number,
+            num_sampled=num_sampled,
+            decode_context_tokens=number * one.decode_context_tokens,
+            prefill_pairs=number * one.prefill_pairs,
+            prefill_context_tokens=number * one.prefill_context_tokens,
+        )
+
     def plus(self, num_new_tokens: int, num_context_tokens: int, *, is_sampled: bool) -> StepWork:
         """The work of this step with one more chunk."""
         is_decode = num_new_tokens == 1

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kvist.core.errors import ConfigError
+from kvist.costmodel.roofline import splits_heads
 from kvist.planner.assessment import Assessment, Assessor, gain_of
 from kvist.planner.candidate import Candidate, Shape
 from kvist.planner.evaluation import Effort, PlanningProblem, placed
 from kvist.planner.operating_point import capacity_per_s
-from kvist.planner.search_space import splits_heads
+from kvist.planner.search import RunAll
 from kvist.planner.techniques import (
     CHOICES,
     MIN_GAINS,
@@ -79,30 +80,72 @@ class Advice:
     num_assessed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A technique to be judged on top of `before`, in whatever process. known: what was simulated of the candidate."""
+
+    technique: Technique
+    stage: Effect
+    before: Assessment
+    candidate: Candidate
+    known: Assessment | None
+    effort: Effort
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A setup to be assessed, in whatever process."""
+
+    candidate: Candidate
+    effort: Effort
+    rate_per_s: float
+
+
+def run_trial(trial: Trial, problem: PlanningProblem) -> Tried:
+    assessor = Assessor(problem=problem, effort=trial.effort, rate_per_s=trial.rate_per_s)
+    if trial.known is not None:
+        assessor.remember(trial.known)
+    return judged(trial.technique, trial.stage, trial.before, trial.candidate, assessor)
+
+
+def assess_setup(setup: Setup, problem: PlanningProblem) -> Assessment:
+    return Assessor(problem=problem, effort=setup.effort, rate_per_s=setup.rate_per_s).assess(setup.candidate, None)
+
+
 @dataclass(slots=True)
 class Advisor:
-    """say: told what is being simulated."""
+    """run_all: simulates what does not depend on each other. say: told what is being simulated."""
 
     problem: PlanningProblem
     num_devices: int
     effort: Effort
+    run_all: RunAll
     say: Callable[[str], None]
     preferred: Sequence[str] = ()  # names of techniques that a guide puts first: of equal gains they are taken
 
     def advise(self) -> Advice:
         """Raises ConfigError if the model fits no number of the devices."""
         plain = self._baseline()
-        assessor = Assessor(
-            problem=self.problem, effort=self.effort, rate_per_s=self._reference_rate(plain), say=self.say
-        )
-        baseline = state = assessor.assess(plain, None)
-        taken: list[Tried] = []
+        self.say("a capacity, for the rate at which all are compared")
+        rate_per_s = self._reference_rate(plain)
+        assessor = Assessor(problem=self.problem, effort=self.effort, rate_per_s=rate_per_s)
+        chain: list[tuple[Technique | None, Candidate]] = [(None, plain)]
         for technique in MUST_HAVES:
-            candidate = technique.apply(state.candidate, self._around)
+            candidate = technique.apply(chain[-1][1], self._around)
             if candidate is not None:
-                after = assessor.assess(candidate, state)
-                taken.append(Tried.of(technique, None, state, after, is_taken=True, why="a must-have"))
-                state = after
+                chain.append((technique, candidate))
+        self.say(f"{len(chain)} setups, from the plain baseline to all must-haves")
+        setups = [Setup(candidate=each, effort=self.effort, rate_per_s=rate_per_s) for _, each in chain]
+        assessed = list(self.run_all(assess_setup, setups))
+        for each in assessed:
+            assessor.remember(each)
+        baseline, state = assessed[0], assessed[-1]
+        taken = [
+            Tried.of(technique, None, before, after, is_taken=True, why="a must-have")
+            for (technique, _), before, after in zip(chain[1:], assessed, assessed[1:], strict=False)
+            if technique is not None
+        ]
         refused: dict[str, Tried] = {}
         for stage in STAGES:
             while True:
@@ -168,14 +211,26 @@ class Advisor:
     def _best_of_stage(
         self, assessor: Assessor, stage: Effect, state: Assessment, done: set[str]
     ) -> tuple[Tried | None, list[Tried]]:
-        trials = []
-        for technique in CHOICES:
-            if stage not in technique.effects or technique.name in done:
-                continue
-            candidate = technique.apply(state.candidate, self._around)
-            if candidate is None or self._kv_tokens(candidate) == 0:
-                continue
-            trials.append(judged(technique, stage, state, candidate, assessor))
+        tasks = [
+            Trial(
+                technique=technique,
+                stage=stage,
+                before=state,
+                candidate=candidate,
+                known=assessor.known(candidate),
+                effort=self.effort,
+                rate_per_s=assessor.rate_per_s,
+            )
+            for technique in CHOICES
+            if stage in technique.effects
+            and technique.name not in done
+            and (candidate := technique.apply(state.candidate, self._around)) is not None
+            and self._kv_tokens(candidate) > 0
+        ]
+        self.say(f"{len(tasks)} techniques for the {stage}, on {state.candidate.text}")
+        trials = list(self.run_all(run_trial, tasks))
+        for each in trials:
+            assessor.remember(each.after)
         left_out = [each for each in trials if not each.is_taken]
         hopeful = sorted(
             (each for each in trials if each.is_taken),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -51,23 +50,30 @@ class Assessment:
 
 @dataclass(slots=True)
 class Assessor:
-    """Assesses setups at one rate for all. say: told what is being simulated. Remembers what it has simulated."""
+    """Assesses setups at one rate for all. Remembers what it has simulated."""
 
     problem: PlanningProblem
     effort: Effort
     rate_per_s: float
-    say: Callable[[str], None]
     _found: dict[Candidate, Assessment] = field(default_factory=dict)
 
     @property
     def num_assessed(self) -> int:
         return len(self._found)
 
+    def remember(self, assessment: Assessment) -> None:
+        """Take in what was simulated elsewhere. What is known with its goodput stays."""
+        known = self._found.get(assessment.candidate)
+        if known is None or known.evaluation is None:
+            self._found[assessment.candidate] = assessment
+
+    def known(self, candidate: Candidate) -> Assessment | None:
+        return self._found.get(candidate)
+
     def look(self, candidate: Candidate) -> Assessment:
         """Latencies at the common rate, by one run where the objective is kept there."""
         found = self._found.get(candidate)
         if found is None:
-            self.say(candidate.text)
             config, step_times = placed(candidate, self.problem)
             objective = self.problem.deployment.objective
             found = self._found[candidate] = Assessment(

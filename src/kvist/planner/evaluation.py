@@ -87,13 +87,24 @@ NOTHING = Known()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """goodput: of the whole candidate; None where it was left out, with `why`. num_simulations: runs that it took."""
+    """goodput: of the whole candidate; None where it was left out, with `why`.
+
+    num_simulations: runs that it took; num_steps, num_tokens: of all of them.
+    """
 
     candidate: Candidate
     bound: Bound
     goodput: Goodput | None
     why: str = ""
     num_simulations: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return 0 if self.goodput is None else sum(each.num_steps for each in self.goodput.judgements)
+
+    @property
+    def num_tokens(self) -> int:
+        return 0 if self.goodput is None else sum(each.num_tokens for each in self.goodput.judgements)
 
     @property
     def rate_per_s(self) -> float:

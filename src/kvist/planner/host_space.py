@@ -31,12 +31,16 @@ ONE_HOST = Shape(tensor_parallel_size=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLimits:
-    """max_hosts: of all units together. pool_tokens: sizes to choose from; none: what memory gives."""
+    """max_hosts: of all units together. pool_tokens: sizes to choose from; none: what memory gives.
+
+    has_reuse: whether the load repeats anything; if it does not, prefix caching on and off are one candidate.
+    """
 
     max_hosts: int
     max_hosts_per_unit: int
     splits: bool = True
     pool_tokens: Sequence[int] = ()
+    has_reuse: bool = True
     is_quick: bool = False
 
 
@@ -80,7 +84,7 @@ def _plain_candidates(host: MeasuredHost, limits: HostLimits) -> Iterator[Candid
             for budget, sequences, caches in product(
                 budgets,
                 QUICK_SEQUENCES if limits.is_quick else MOST_SEQUENCES,
-                (True,) if limits.is_quick or unit.is_disaggregated else (True, False),
+                (True, False) if limits.has_reuse and not (limits.is_quick or unit.is_disaggregated) else (True,),
             ):
                 is_measured = budget <= host.table.max_step_tokens and sequences <= host.table.max_sequences
                 if is_measured and sequences <= budget:

@@ -17,7 +17,7 @@ from kvist.planner.service_level_objective import ServiceLevelObjective
 from kvist.planner.trial import StepTimes, watch
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
-from kvist.simulator.simulation_result import SimulationResult
+from kvist.simulator.simulation_result import SimulatedRequest, SimulationResult
 
 SATURATED = 0.98  # load factor from which tails are not quoted
 SUSTAINED_SHARE = 0.97  # of the capacity: below what counts as saturated
@@ -108,10 +108,25 @@ def capacity_per_s(config: ClusterConfig, step_times: StepTimes, load: PlanLoad)
     there are several times as many requests as run at once.
     """
     waiting = load.at_once(min_requests=TURNOVER * num_places(config, load))
-    result = simulate(config, waiting, step_times)
+    most = math.ceil(MOST * len(waiting))
+    result = simulate(config, waiting, step_times, stop_rule=_UntilEnded(most))
     ends = sorted(request.finished_ns for request in result.requests if request.finished_ns is not None)
-    most = math.ceil(MOST * len(ends))
-    return most * NS_PER_S / max(ends[most - 1], 1) if ends else 0.0
+    counted = ends[:most]
+    return len(counted) * NS_PER_S / max(counted[-1], 1) if counted else 0.0
+
+
+class _UntilEnded:
+    """A StopRule: so many requests have ended, however."""
+
+    def __init__(self, num_requests: int) -> None:
+        self._num_left = num_requests
+
+    def note_ended(self, request: SimulatedRequest) -> None:
+        self._num_left -= 1
+
+    @property
+    def is_decided(self) -> bool:
+        return self._num_left <= 0
 
 
 def num_places(config: ClusterConfig, load: PlanLoad) -> int:

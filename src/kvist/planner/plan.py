@@ -100,6 +100,8 @@ def make_plan(
     winner = _simplest_equal(points, rate_per_s)
     points = [winner, *(point for point in points if point is not winner)]
     front = pareto_front(points)
+    if winner not in front:  # others are better by less than can be told
+        front.insert(0, winner)
     config, _ = placed(winner.evaluation.candidate, problem)
     return Plan(
         winner=winner,

@@ -113,7 +113,8 @@ QUICK = Rounds(
 class SearchResult:
     """finalists: whole clusters, the best one first. units: the last evaluation of every candidate that was simulated.
 
-    num_candidates: looked at; num_bounded_out: of these left out by bounds alone; num_simulations: runs of a load.
+    num_candidates: looked at; num_bounded_out: of these left out by bounds alone; num_simulations: runs of a load;
+    num_steps, num_tokens: that these simulated, tokens of outputs.
     """
 
     finalists: Sequence[Evaluation]
@@ -121,6 +122,8 @@ class SearchResult:
     num_candidates: int
     num_bounded_out: int
     num_simulations: int
+    num_steps: int
+    num_tokens: int
 
 
 def run_here(problem: PlanningProblem) -> RunAll:
@@ -188,13 +191,18 @@ def search(
         units=list(units.values()),
         num_candidates=len(candidates),
         num_bounded_out=sum(halving.is_hopeless(each) for each in candidates if each not in units),
-        num_simulations=halving.num_simulations + sum(each.num_simulations for each in finalists),
+        num_simulations=sum(each.num_simulations for each in (*halving.found, *finalists)),
+        num_steps=sum(each.num_steps for each in (*halving.found, *finalists)),
+        num_tokens=sum(each.num_tokens for each in (*halving.found, *finalists)),
     )
 
 
 @dataclass(slots=True)
 class _Halving:
-    """Rounds of units. best: the best score of the round so far; units: the last evaluation of each candidate."""
+    """Rounds of units. best: the best score of the round so far; units: the last evaluation of each candidate.
+
+    found: all evaluations.
+    """
 
     goal: Goal
     rounds: Rounds
@@ -202,7 +210,7 @@ class _Halving:
     run_all: RunAll
     units: dict[Candidate, Evaluation] = field(default_factory=dict)
     best: float = 0.0
-    num_simulations: int = 0
+    found: list[Evaluation] = field(default_factory=list)
 
     def round(self, candidates: Sequence[Candidate], effort: Effort, keep: int) -> list[Candidate]:
         """Those to keep, the best one first. Every round has its own mark: short runs flatter."""
@@ -212,7 +220,7 @@ class _Halving:
             tasks = [self._task(each, effort) for each in hopeful]
             for candidate, found in zip(hopeful, self.run_all(run_task, tasks), strict=True):
                 self.units[candidate] = found
-                self.num_simulations += found.num_simulations
+                self.found.append(found)
                 self.best = max(self.best, self.goal.score(candidate, found.rate_per_s))
         ranked = sorted(
             (each for each in candidates if each in self.units),

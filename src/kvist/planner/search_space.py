@@ -15,7 +15,7 @@ from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.memory import device_memory
 from kvist.costmodel.number_format import find_format, product_peak
-from kvist.costmodel.roofline import Placement
+from kvist.costmodel.roofline import Placement, splits_heads
 from kvist.planner.candidate import Candidate, Deployment, Shape
 
 POLICY_BUDGETS = {
@@ -55,11 +55,6 @@ def shapes_that_fit(model: ModelSpec, deployment: Deployment, number_format: str
         for stages in range(1, min(MAX_STAGES, most // ranks) + 1)
         if model.num_layers % stages == 0 and _fits(model, deployment, number_format, ranks, stages, limits)
     ]
-
-
-def splits_heads(model: ModelSpec, ranks: int) -> bool:
-    """Whether each rank gets as many heads as any other; KV heads may be copied."""
-    return model.num_q_heads % ranks == 0 and (model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0)
 
 
 def candidates(model: ModelSpec, deployment: Deployment, limits: SpaceLimits) -> list[Candidate]:

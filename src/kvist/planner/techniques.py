@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from kvist.core.device_spec import DeviceSpec
 from kvist.core.model_spec import ModelSpec
@@ -44,7 +45,10 @@ Apply = Callable[[Candidate, Surroundings], Candidate | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """apply: the candidate with it; None where it does not apply or is there already. effects: stages that try it."""
+    """apply: the candidate with it; None where it does not apply or is there already; can be sent to other processes.
+
+    effects: stages that try it.
+    """
 
     name: str
     apply: Apply
@@ -70,28 +74,22 @@ def _continuous(candidate: Candidate, around: Surroundings) -> Candidate | None:
     return replace(candidate, policy="prefill_first") if candidate.policy == "static" else None
 
 
-def _chunked(budget: int) -> Apply:
-    def apply(candidate: Candidate, around: Surroundings) -> Candidate | None:
-        if candidate.is_disaggregated or (candidate.policy, candidate.token_budget) == ("chunked_prefill", budget):
-            return None
-        return replace(candidate, policy="chunked_prefill", token_budget=budget)
-
-    return apply
+def _chunked(budget: int, candidate: Candidate, around: Surroundings) -> Candidate | None:
+    if candidate.is_disaggregated or (candidate.policy, candidate.token_budget) == ("chunked_prefill", budget):
+        return None
+    return replace(candidate, policy="chunked_prefill", token_budget=budget)
 
 
 def _prefix_caching(candidate: Candidate, around: Surroundings) -> Candidate | None:
     return None if candidate.enable_prefix_caching else replace(candidate, enable_prefix_caching=True)
 
 
-def _router(name: str) -> Apply:
-    def apply(candidate: Candidate, around: Surroundings) -> Candidate | None:
-        num_replicas = candidate.num_units * sum(shape.count for shape in candidate.shapes.values())
-        needs_cache = name in ("cache_aware", "kv_centric") and not candidate.enable_prefix_caching
-        if num_replicas == 1 or candidate.router == name or needs_cache:
-            return None
-        return replace(candidate, router=name)
-
-    return apply
+def _routed(name: str, candidate: Candidate, around: Surroundings) -> Candidate | None:
+    num_replicas = candidate.num_units * sum(shape.count for shape in candidate.shapes.values())
+    needs_cache = name in ("cache_aware", "kv_centric") and not candidate.enable_prefix_caching
+    if num_replicas == 1 or candidate.router == name or needs_cache:
+        return None
+    return replace(candidate, router=name)
 
 
 def _quantized(candidate: Candidate, around: Surroundings) -> Candidate | None:
@@ -113,28 +111,21 @@ def _tensor_parallel(candidate: Candidate, around: Surroundings) -> Candidate | 
     return replace(candidate, mixed=replace(shape, tensor_parallel_size=ranks), num_units=candidate.num_units // 2)
 
 
-def _split(num_prefill: int, num_decode: int) -> Apply:
+def _split(num_prefill: int, num_decode: int, candidate: Candidate, around: Surroundings) -> Candidate | None:
     """Prefill and decode on replicas of their own, as many devices as before."""
-
-    def apply(candidate: Candidate, around: Surroundings) -> Candidate | None:
-        shape = candidate.mixed
-        if shape is None:
-            return None
-        parts = num_prefill + num_decode
-        num_units = candidate.num_units // parts
-        if num_units == 0:
-            return None
-        return replace(
-            candidate,
-            mixed=None,
-            prefill=replace(shape, count=num_prefill),
-            decode=replace(shape, count=num_decode),
-            num_units=num_units,
-            policy="prefill_first",
-            router=candidate.router if candidate.router == "kv_centric" else "least_loaded",
-        )
-
-    return apply
+    shape = candidate.mixed
+    num_units = candidate.num_units // (num_prefill + num_decode)
+    if shape is None or num_units == 0:
+        return None
+    return replace(
+        candidate,
+        mixed=None,
+        prefill=replace(shape, count=num_prefill),
+        decode=replace(shape, count=num_decode),
+        num_units=num_units,
+        policy="prefill_first",
+        router=candidate.router if candidate.router == "kv_centric" else "least_loaded",
+    )
 
 
 def _host_tier(candidate: Candidate, around: Surroundings) -> Candidate | None:
@@ -157,11 +148,11 @@ CHOICES = (
         effects=(Effect.TTFT, Effect.GOODPUT),
     ),
     Technique(
-        name="chunked prefill (2048)", apply=_chunked(2048), complexity=Complexity.LOW,
+        name="chunked prefill (2048)", apply=partial(_chunked, 2048), complexity=Complexity.LOW,
         effects=(Effect.TTFT, Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
-        name="chunked prefill (512)", apply=_chunked(512), complexity=Complexity.LOW,
+        name="chunked prefill (512)", apply=partial(_chunked, 512), complexity=Complexity.LOW,
         effects=(Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
@@ -173,26 +164,26 @@ CHOICES = (
         effects=(Effect.TTFT, Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
-        name="cache-aware routing", apply=_router("cache_aware"), complexity=Complexity.MEDIUM,
+        name="cache-aware routing", apply=partial(_routed, "cache_aware"), complexity=Complexity.MEDIUM,
         effects=(Effect.TTFT, Effect.GOODPUT),
     ),
     Technique(
         name="host tier", apply=_host_tier, complexity=Complexity.MEDIUM, effects=(Effect.TTFT, Effect.GOODPUT),
     ),
     Technique(
-        name="disaggregation (1:1)", apply=_split(1, 1), complexity=Complexity.HIGH,
+        name="disaggregation (1:1)", apply=partial(_split, 1, 1), complexity=Complexity.HIGH,
         effects=(Effect.TTFT, Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
-        name="disaggregation (3:1)", apply=_split(3, 1), complexity=Complexity.HIGH,
+        name="disaggregation (3:1)", apply=partial(_split, 3, 1), complexity=Complexity.HIGH,
         effects=(Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
-        name="disaggregation (1:3)", apply=_split(1, 3), complexity=Complexity.HIGH,
+        name="disaggregation (1:3)", apply=partial(_split, 1, 3), complexity=Complexity.HIGH,
         effects=(Effect.TPOT, Effect.GOODPUT),
     ),
     Technique(
-        name="KV-centric cluster", apply=_router("kv_centric"), complexity=Complexity.HIGH,
+        name="KV-centric cluster", apply=partial(_routed, "kv_centric"), complexity=Complexity.HIGH,
         effects=(Effect.TTFT, Effect.GOODPUT),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvist.config.cluster_config import ClusterConfig
 from kvist.costmodel.step_time_model import StepTimeModel
@@ -20,7 +20,7 @@ class Judged:
     """num_good, num_bad: of the requests that had ended when the run was; of `total`.
 
     goal: the attainment asked for. holds: whether it is kept, sure although the rest had not ended: enough were good,
-    or too many bad.
+    or too many bad. num_steps, num_tokens: that were simulated for it; tokens of outputs.
     """
 
     goal: float
@@ -29,6 +29,8 @@ class Judged:
     num_bad: int
     total: int
     holds: bool
+    num_steps: int = 0
+    num_tokens: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -82,8 +84,12 @@ def judge(
 ) -> Judged:
     """Whether the objective holds. rate_per_s: at which `records` come, for the record."""
     verdict = Verdict(objective, len(records))
-    simulate(config, records, step_times, stop_rule=verdict)
-    return verdict.judged(rate_per_s)
+    result = simulate(config, records, step_times, stop_rule=verdict)
+    return replace(
+        verdict.judged(rate_per_s),
+        num_steps=sum(replica.num_steps for replica in result.replicas),
+        num_tokens=sum(len(request.token_times_ns) for request in result.requests),
+    )
 
 
 def watch(

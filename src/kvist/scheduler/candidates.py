@@ -56,8 +56,8 @@ class CandidateSource:
                 first_blocks.add(key)
             num_taken_blocks += self.num_taken_blocks(request)
             is_alone = num_drawn == 0 and not self._running and not self._handover.is_holding
-            num_needed_blocks = num_taken_blocks + growth.num_blocks(request)
-            if not is_alone and num_needed_blocks > self._kv_cache.num_available_blocks:
+            num_available = self._kv_cache.num_available_blocks
+            if not is_alone and not growth.fits(request, num_taken=num_taken_blocks, num_available=num_available):
                 if num_drawn == 0:
                     self.note_refused(request)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvist.scheduler.tracked_request import TrackedRequest
 
@@ -40,7 +40,7 @@ class GrowthReserve:
     def note_step(self) -> None:
         self._caution = max(self._caution * CAUTION_DECAY_PER_STEP, 1.0)
 
-    def tally(self, running: Iterable[TrackedRequest]) -> GrowthTally:
+    def tally(self, running: Sequence[TrackedRequest]) -> GrowthTally:
         """Start adding up the growth of `running` and of those that start beside them in one step."""
         return GrowthTally(self, running)
 
@@ -52,15 +52,30 @@ class GrowthReserve:
             num_tokens = int(min(missing * self._caution, num_tokens))
         return -(-num_tokens // self._block_size)
 
+    @property
+    def most_expected_blocks(self) -> int:
+        """No request is expected to take more than that."""
+        most_tokens = int(max(self._expected_output_tokens, self._block_size) * self._caution)
+        return -(-most_tokens // self._block_size)
+
 
 class GrowthTally:
-    """Sums growth over the running set once, when first asked, and then adds those that start."""
+    """Sums growth over the running set once, where a bound does not do, and then adds those that start."""
 
-    def __init__(self, reserve: GrowthReserve, running: Iterable[TrackedRequest]) -> None:
+    def __init__(self, reserve: GrowthReserve, running: Sequence[TrackedRequest]) -> None:
         self._reserve = reserve
         self._running = running
         self._sums: dict[bool, int] = {}  # by `at_most`
         self._started: list[TrackedRequest] = []
+
+    def fits(self, candidate: TrackedRequest, *, num_taken: int, num_available: int) -> bool:
+        """Whether `num_taken` blocks leave enough of those available for everybody's growth if `candidate` starts."""
+        num_growing = len(self._running) + len(self._started) + 1
+        most_blocks = num_growing * self._reserve.most_expected_blocks
+        is_usual = candidate.num_preemptions < NUM_PREEMPTIONS_FOR_FULL_RESERVE
+        if is_usual and num_taken + most_blocks <= num_available:
+            return True  # with much memory free, this tells without a look at each of those that run
+        return num_taken + self.num_blocks(candidate) <= num_available
 
     def num_blocks(self, candidate: TrackedRequest) -> int:
         """Blocks to leave free when `candidate` starts, its own growth included."""

@@ -92,7 +92,7 @@ def _time_of(count: float, first: float, slope: float, duration_s: float, expect
     """The t at which `count` requests are expected: count = first t + slope t^2 / 2, at the last rate after the end."""
     if count >= expected:
         return duration_s + (count - expected) / last
-    return 2.0 * count / (first + math.sqrt(first * first + 2.0 * slope * count))
+    return 2.0 * count / (first + math.sqrt(max(0.0, first * first + 2.0 * slope * count)))
 
 
 def poisson_within(stream: RandomStream, rate_per_s: float, duration_s: float) -> list[float]:

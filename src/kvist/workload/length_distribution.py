@@ -10,6 +10,8 @@ from typing import Any
 from kvist.core.errors import ConfigError
 from kvist.workload.random_stream import RandomStream
 
+MAX_TOKENS = 1_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -76,12 +78,12 @@ def _parse(kind: str, stated: Any) -> LengthDistribution:
         return Choice(tuple(map(_count, stated)))
     if kind == "lognormal" and set(stated) == {"mean", "median", "min", "max"}:
         mean, median = float(stated["mean"]), float(stated["median"])
-        if mean >= median > 0 and stated["min"] <= stated["max"]:
+        if MAX_TOKENS >= mean >= median >= 1 and stated["min"] <= stated["max"]:
             return LogNormal(mean, median, _count(stated["min"]), _count(stated["max"]))
     raise ValueError(kind)
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
         raise ValueError(value)
     return value

@@ -12,10 +12,20 @@ from typing import Any
 
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
-from kvist.workload.load_table import LoadTable
+from kvist.workload.load_table import LoadTable, as_table
 from kvist.workload.sessions import Sessions, TreeOfThought, parse_agent, parse_conversations, parse_tree_of_thought
 from kvist.workload.single_turn import Changing, SingleTurn, parse_changing, parse_single_turn
 from kvist.workload.trace_record import TraceRecord
+
+SECTIONS = ("defaults", "loads", "slo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Defaults:
+    """Of all loads of a file."""
+
+    seed: int
+    temperature: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,31 +112,45 @@ def parse_load_file(text: str, where: str) -> LoadFile:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: {error}") from error
-    defaults, tables = document.get("defaults", {}), document.get("loads", {})
-    if not isinstance(tables, dict) or not isinstance(defaults, dict):
-        raise ConfigError(f"{where}: [loads] and [defaults] are tables")
-    loads = {name: _parse_load(name, values, tables, defaults, where) for name, values in tables.items()}
+    for section in document:
+        if section not in SECTIONS:
+            meant = did_you_mean(section, SECTIONS)
+            raise ConfigError(f"{where}: unknown section {section!r}.{meant} There is {', '.join(SECTIONS)}.")
+    defaults, tables = _parse_defaults(document, where), document.get("loads", {})
+    if not isinstance(tables, dict) or not all(isinstance(values, dict) for values in tables.values()):
+        raise ConfigError(f"{where}: loads are tables: write [loads.NAME] and what the load is like below")
+    loads = {name: _parse_load(name, tables, defaults, where) for name in tables}
     return LoadFile(loads, _parse_service_level(document, where))
 
 
-def _parse_load(name: str, values: Any, tables: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> Load:
+def _parse_defaults(document: Mapping[str, Any], where: str) -> _Defaults:
     """Any: tables as TOML gives them."""
-    drawn_as = name
-    if isinstance(values, dict) and "like" in values:
-        if values["like"] not in tables or "like" in tables[values["like"]]:
-            raise ConfigError(f"{where}: load {name!r} is like {values['like']!r}, which is no load of its own here")
-        drawn_as = values["like"]
+    table = as_table(f"{where}: defaults", document.get("defaults", {}))
+    defaults = _Defaults(seed=table.seed("seed"), temperature=table.number("temperature", 0.0))
+    table.text("model", "")  # what it is meant for; nothing follows from it
+    table.flag("ignore_eos", default=True)  # lengths are always those that are stated
+    table.finish()
+    return defaults
+
+
+def _parse_load(name: str, tables: Mapping[str, Mapping[str, Any]], defaults: _Defaults, where: str) -> Load:
+    """Any: tables as TOML gives them."""
+    drawn_as, values = name, tables[name]
+    if "like" in values:
+        drawn_as = str(values["like"])
+        if drawn_as not in tables or "like" in tables[drawn_as]:
+            raise ConfigError(f"{where}: load {name!r} is like {drawn_as!r}, which is no load of its own here")
         values = {**tables[drawn_as], **{key: value for key, value in values.items() if key != "like"}}
-    table = LoadTable(f"{where}: loads.{name}", values if isinstance(values, dict) else {})
+    table = LoadTable(f"{where}: loads.{name}", values)
     about = table.text("about", name.replace("_", " "))
-    temperature = table.number("temperature", float(defaults.get("temperature", 0.0)))
-    fraction = table.number("kv_cache_tokens_fraction") if "kv_cache_tokens_fraction" in table else None
+    temperature = table.number("temperature", defaults.temperature)
+    fraction = table.rate("kv_cache_tokens_fraction") if "kv_cache_tokens_fraction" in table else None
     shape = _parse_shape(table, values)
     table.finish()
     return Load(
         name=name,
         about=about,
-        seed=int(defaults.get("seed", 0)),
+        seed=defaults.seed,
         temperature=temperature,
         shape=shape,
         drawn_as=drawn_as,
@@ -150,11 +174,11 @@ def _parse_shape(table: LoadTable, values: Mapping[str, Any]) -> SingleTurn | Ch
 def _parse_service_level(document: Mapping[str, Any], where: str) -> ServiceLevel | None:
     if "slo" not in document:
         return None
-    table = LoadTable(f"{where}: slo", document["slo"])
+    table = as_table(f"{where}: slo", document["slo"])
     level = ServiceLevel(
         ttft_multiple=table.rate("ttft_multiple"),
         tpot_multiple=table.rate("tpot_multiple"),
-        attainment=table.rate("attainment"),
+        attainment=table.share("attainment"),
     )
     table.finish()
     return level

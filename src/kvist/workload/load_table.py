@@ -10,6 +10,9 @@ from kvist.core.suggest import did_you_mean
 from kvist.workload.arrival_process import AllAtOnce, ArrivalProcess, Drift, Gamma, OnOff
 from kvist.workload.length_distribution import LengthDistribution, parse_length
 
+MAX_COUNT, MAX_SEED = 10_000_000, 2**63 - 1
+MAX_NUMBER, LEAST_RATE = 1e9, 1e-9
+
 
 class LoadTable:
     """One table of a load file. Any: values are as TOML gives them until they are asked for by type."""
@@ -22,26 +25,48 @@ class LoadTable:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def count(self, key: str, default: int | None = None) -> int:
+    def count(self, key: str, default: int | None = None, *, most: int = MAX_COUNT) -> int:
         value = self._take(key, default)
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"{self.where}.{key}: {value!r} is not a whole number above 0")
+        if type(value) is not int or not 1 <= value <= most:
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a whole number from 1 to {most}")
+        return value
+
+    def seed(self, key: str) -> int:
+        """A whole number of 0 or more, 0 where none is given."""
+        value = self._take(key, 0)
+        if type(value) is not int or not 0 <= value <= MAX_SEED:
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a whole number from 0 to {MAX_SEED}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise ConfigError(f"{self.where}.{key}: {value!r} is not a number of 0 or more")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a number from 0 to {MAX_NUMBER:g}")
         return float(value)
 
     def rate(self, key: str) -> float:
         value = self.number(key)
-        if value == 0.0:
-            raise ConfigError(f"{self.where}.{key}: a rate is above 0")
+        if value < LEAST_RATE:
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a number from {LEAST_RATE:g} to {MAX_NUMBER:g}")
+        return value
+
+    def share(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value > 1.0:
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a share from 0 to 1")
         return value
 
     def text(self, key: str, default: str) -> str:
-        return str(self._take(key, default))
+        value = self._take(key, default)
+        if not isinstance(value, str):
+            raise ConfigError(f"{self.where}.{key}: {value!r} is not a text")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{self.where}.{key}: {value!r} is neither true nor false")
+        return value
 
     def length(self, key: str) -> LengthDistribution:
         return parse_length(self._take(key, None), f"{self.where}.{key}")
@@ -50,13 +75,13 @@ class LoadTable:
         return self.length(key) if key in self else None
 
     def table(self, key: str) -> LoadTable:
-        return _as_table(f"{self.where}.{key}", self._take(key, None))
+        return as_table(f"{self.where}.{key}", self._take(key, None))
 
     def tables(self, key: str) -> list[LoadTable]:
         value = self._take(key, None)
         if not isinstance(value, list) or not value:
             raise ConfigError(f"{self.where}.{key}: {value!r} is not a list of tables")
-        return [_as_table(f"{self.where}.{key}[{i}]", entry) for i, entry in enumerate(value)]
+        return [as_table(f"{self.where}.{key}[{i}]", entry) for i, entry in enumerate(value)]
 
     def arrival(self) -> ArrivalProcess:
         """`"all_at_once"` or a table with a rate in fractions of capacity and one of poisson, gamma, on_off, drift."""
@@ -64,6 +89,11 @@ class LoadTable:
             self._asked.add("arrival")
             return AllAtOnce()
         return _parse_arrival(self.table("arrival"))
+
+    def check_num_requests(self, number: float) -> None:
+        """Raise ConfigError if a load of so many requests is none that anybody could run."""
+        if number > MAX_COUNT:
+            raise ConfigError(f"{self.where}: these are {number:.3g} requests; a load has at most {MAX_COUNT}")
 
     def finish(self) -> None:
         """Raise ConfigError for a key that nobody asked for."""
@@ -94,13 +124,15 @@ def _parse_arrival(table: LoadTable) -> ArrivalProcess:
         process = Gamma(table.rate("rate"), gamma.rate("cv"))
         gamma.finish()
     else:
-        table.text("poisson", "true")
+        if not table.flag("poisson", default=True):
+            raise ConfigError(f"{table.where}: without poisson there must be one of gamma, on_off, drift")
         process = Gamma(table.rate("rate"))
     table.finish()
     return process
 
 
-def _as_table(where: str, value: Any) -> LoadTable:
+def as_table(where: str, value: Any) -> LoadTable:
+    """Raises ConfigError if `value` is no table. Any: as TOML gives it."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {value!r} is not a table")
     return LoadTable(where, value)

@@ -14,6 +14,8 @@ from kvist.workload.random_stream import RandomStream
 from kvist.workload.single_turn import shared_text
 from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord
 
+MAX_TURNS, MAX_DEPTH = 1000, 50  # every one repeats all before it
+
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
@@ -128,27 +130,32 @@ def parse_conversations(table: LoadTable) -> Sessions:
     pause = table.table("think_time_s")
     mean_pause_s = pause.number("exponential_mean")
     pause.finish()
-    return _parse_sessions(table, turns=table.count("turns"), mean_pause_s=mean_pause_s, fork_share=0.0)
+    return _parse_sessions(table, turns=table.count("turns", most=MAX_TURNS), mean_pause_s=mean_pause_s, fork_share=0.0)
 
 
 def parse_agent(table: LoadTable) -> Sessions:
-    fork_share = table.number("fork_share", 0.0)
-    return _parse_sessions(table, turns=table.count("steps"), mean_pause_s=0.0, fork_share=fork_share)
+    fork_share = table.share("fork_share", 0.0)
+    return _parse_sessions(table, turns=table.count("steps", most=MAX_TURNS), mean_pause_s=0.0, fork_share=fork_share)
 
 
 def parse_tree_of_thought(table: LoadTable) -> TreeOfThought:
+    roots = table.count("roots")
+    depth, branching = table.count("depth", most=MAX_DEPTH), table.count("branching", most=MAX_TURNS)
+    table.check_num_requests(float(roots) * branching**depth)
     return TreeOfThought(
-        roots=table.count("roots"),
-        depth=table.count("depth"),
-        branching=table.count("branching"),
+        roots=roots,
+        depth=depth,
+        branching=branching,
         input=table.length("input"),
         output=table.length("output"),
     )
 
 
 def _parse_sessions(table: LoadTable, *, turns: int, mean_pause_s: float, fork_share: float) -> Sessions:
+    num_sessions = table.count("num_sessions")
+    table.check_num_requests(2 * turns * num_sessions)
     return Sessions(
-        num_sessions=table.count("num_sessions"),
+        num_sessions=num_sessions,
         turns=turns,
         arrival=table.arrival(),
         mean_pause_s=mean_pause_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from kvist.core.errors import ConfigError
 from kvist.workload.arrival_process import ArrivalProcess, poisson_within
@@ -11,6 +11,8 @@ from kvist.workload.length_distribution import LengthDistribution
 from kvist.workload.load_table import LoadTable
 from kvist.workload.random_stream import RandomStream
 from kvist.workload.trace_record import TextPart, TraceRecord
+
+MAX_DRAWS = 1000  # for each document that a request takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,13 @@ class Documents:
     def draw(self, stream: RandomStream, text_prefix: str, lengths: list[int]) -> list[TextPart]:
         cumulative = list(accumulate((rank + 1) ** -self.zipf for rank in range(self.count)))
         chosen: set[int] = set()
-        while len(chosen) < self.per_request:
+        for _ in range(MAX_DRAWS * self.per_request):
             chosen.add(stream.index(cumulative))
+            if len(chosen) == self.per_request:
+                break
+        # By a steep law the last ones are hardly ever drawn: the most popular of them are taken instead.
+        rest = (rank for rank in range(self.count) if rank not in chosen)
+        chosen.update(islice(rest, self.per_request - len(chosen)))
         return [TextPart(f"{text_prefix}/document/{rank}", 0, lengths[rank]) for rank in sorted(chosen)]
 
 
@@ -136,6 +143,7 @@ def parse_changing(table: LoadTable) -> Changing:
     for entry in arrival.tables("segments"):
         lengths = _parse_lengths(entry, share=1.0)
         segments.append(Segment(entry.rate("seconds"), entry.rate("rate"), lengths))
+        entry.check_num_requests(segments[-1].seconds * segments[-1].rate_fraction)
         entry.finish()
     arrival.finish()
     return Changing(tuple(segments))

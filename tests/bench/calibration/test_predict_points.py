@@ -40,12 +40,12 @@ def test_each_row_is_answered_in_order() -> None:
         assert answer.predicted is None or 0.0 < answer.predicted < 1e5
 
 
-def test_measured_rows_are_predicted_within_a_tenth() -> None:
+def test_measured_rows_are_predicted_within_an_eighth() -> None:
     for row in (DECODE, CHUNKED, OPEN):
         point = points(row)[0]
         assert isinstance(point, Point)
         (answer,) = predict_points([point])
-        assert answer.predicted == pytest.approx(point.value, rel=0.1)
+        assert answer.predicted == pytest.approx(point.value, rel=0.125)
 
 
 def test_bars_widen_with_the_distance_from_what_was_measured() -> None:
@@ -78,9 +78,23 @@ def test_the_points_that_kvist_brings_can_all_be_read() -> None:
 
 
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lacks the columns"):
-        parse_points(["kind,model", "decode,x"], "a test")
+    with pytest.raises(ConfigError, match="no file of points"):
+        parse_points(["{", "}"], "a test")
     assert main(["predict", "--points", str(tmp_path / "absent.csv")]) == 2
+
+
+def test_rows_of_a_file_that_lacks_columns_say_so() -> None:
+    lines = [",".join(HEADER.split(",")[1:]), ",".join(DECODE.split(",")[1:])]
+    (answer,) = predict_points(parse_points(lines, "a test"))
+    assert answer.predicted is None
+    assert answer.why == "the file lacks the columns kind"
+
+
+def test_a_file_as_a_spreadsheet_writes_it_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "points.csv"
+    latin = DECODE.encode() + "\u00e9".encode("latin-1")
+    source.write_bytes(b"\xef\xbb\xbf" + HEADER.encode() + b"\r\n" + latin + b"\r\n\r\n" + DECODE.encode() + b"\r\n")
+    assert [answer.predicted is not None for answer in predict_points(read_points(source))] == [True, True]
 
 
 def test_both_metrics_of_a_run_are_held_out_together() -> None:
@@ -122,8 +136,10 @@ def test_the_shape_is_read_from_a_config_json(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "words", ["--device h101", "--model none-7b", "--dtype fp7", "--tp 0", "--batch x", "--pp 99", "--calibration none"]
-)
+    "words",
+    ["--device h101", "--model none-7b", "--dtype fp7", "--tp 0", "--tp 3", "--tp 1024", "--batch x", "--pp 99",
+     "--calibration none", "--context 0", "--engine foo", "--batch 9999999", "--context 9999999999"],
+)  # fmt: skip
 def test_bad_flags_end_with_a_message_and_no_traceback(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *words.split()]) == 2
     assert capsys.readouterr().err.startswith("kvist: ")
@@ -149,7 +165,8 @@ def test_simulation_and_steady_state_agree_on_a_closed_load() -> None:
     [
         (",32,1,576,", ",1000000000,1,576,"), (",32,1,576,", ",32,1,1e300,"), (",32,1,576,", ",-4,1,576,"),
         (",32,1,576,", ",nan,1,576,"), (",4,fp16,", ",4,weird8,"), ("A100-80GB-SXM", "abacus"),
-        ("decode_step_ms", "decode_step_furlongs"),
+        ("decode_step_ms", "decode_step_furlongs"), (",32,1,576,", ",1e308,1,576,"), (",4,fp16,", ",3,fp16,"),
+        ("decode,Llama", "chunked-prefill,Llama"), (",32,1,576,", ",65536,10000000,10000000,"),
     ],
 )  # fmt: skip
 def test_no_row_breaks_the_command(old: str, new: str) -> None:
@@ -170,3 +187,15 @@ def test_requests_all_at_once_take_as_long_as_the_longest_answer() -> None:
     )
     (answer,) = predict_points(points(row))
     assert answer.predicted == pytest.approx(19.5, rel=0.15)
+
+
+def test_a_note_that_names_a_huge_pass_is_answered_with_a_reason() -> None:
+    (answer,) = predict_points(points(HYBRID + "1 prefill tokens + 99999999999999 decode"))
+    assert answer.predicted is None
+    assert "out of range" in answer.why
+
+
+@pytest.mark.parametrize(("old", "new"), [(",8,100,", ",1e11,100,"), (",,547,,248,", ",,9999999,,248,")])
+def test_an_open_load_beyond_all_reason_is_not_played(old: str, new: str) -> None:
+    (answer,) = predict_points(points(OPEN.replace(old, new)))
+    assert answer.why

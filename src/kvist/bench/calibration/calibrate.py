@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from kvist.bench.calibration.fit import Fitted, Placed, fit, held_out_errors, log_error, placed_points
 from kvist.bench.calibration.points import BadPoint, Point
@@ -48,10 +48,12 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit every device and generation that `rows` have. is_quick: without leaving models out. Raises ConfigError."""
     groups: dict[Group, list[Placed]] = defaultdict(list)
-    for placed in placed_points(rows):
+    placed_rows = placed_points(rows)
+    for placed in placed_rows:
         groups[placed.group].append(placed)
     if not groups:
         raise ConfigError("none of the points can be fitted: no measured row has a known model, device and metric")
+    show(f"fitting to {len(placed_rows)} of {len(rows)} rows; the others are not measured, or not understood")
     ordered = sorted(groups.values(), key=len, reverse=True)
     fitted: dict[Group, Fitted] = {}
     errors: list[RowError] = []
@@ -103,7 +105,8 @@ def _entry(points: Sequence[Placed], fitted: Fitted, errors: Sequence[RowError])
     return CalibrationEntry(
         device=device,
         generation=generation,
-        efficiency={name: float(f"{value:.5g}") for name, value in asdict(fitted.efficiency).items()},
+        kind=fitted.efficiency.kind.name,
+        efficiency={name: float(f"{value:.5g}") for name, value in fitted.efficiency.numbers().items()},
         num_points=len(points),
         errors=bars,
         fp8_kv_bytes=fitted.fp8_kv_bytes,

@@ -18,7 +18,7 @@ from kvist.bench.calibration.points import BadPoint, Point
 from kvist.bench.calibration.steady_state import predict_steady
 from kvist.core.errors import ConfigError
 from kvist.costmodel.device_catalogue import find_device
-from kvist.costmodel.efficiency import EAGER, Efficiency
+from kvist.costmodel.efficiency import GRAPHS, LAUNCHES, NUMBERS, PRIORS, Efficiency
 from kvist.costmodel.engine_generation import is_modern
 from kvist.costmodel.error_bar import ErrorBar
 from kvist.costmodel.model_catalogue import find_model_spec
@@ -30,12 +30,10 @@ THINGS = (
     ("ttft", "ttft"), ("tpot", "itl"), ("itl", "itl"), ("tok_s", "throughput"), ("req_s", "throughput"), ("e2e", "e2e")
 )  # fmt: skip
 NO_BAR = ErrorBar(decode=0.0, prefill=0.0, reason="")
-# Standard deviations of the logarithms under the prior, in the order of Efficiency's fields.
+# Standard deviations of the logarithms under the prior, of the fitted numbers.
 SPREAD = {
-    "gemm": 0.12, "gemm_half_rows": 0.4, "memory": 0.15, "prefill_attention": 0.5,
-    "decode_attention": 0.2, "gqa_penalty": 1.0, "layer_s": 0.7, "launch_s": 1.0, "prefill_launch_s": 1.0,
-    "overflow_token_s": 1.0,
-    "host_s": 1.0, "request_s": 1.0, "sequence_s": 1.0, "sequence_pair_s": 2.0, "all_reduce_s": 0.7, "link": 0.5,
+    "gemm": 0.12, "memory": 0.15, "prefill_attention": 0.5, "decode_attention": 0.2,
+    "layer_s": 0.7, "host_s": 1.0, "sequence_s": 1.0, "request_s": 1.0,
 }  # fmt: skip
 DEVIATION = {"fit-of-measurements": 0.15}  # expected of log(predicted / measured), by the quality of a row
 MEASURED_DEVIATION, OPEN_TTFT_DEVIATION, CLOSED_TTFT_DEVIATION = 0.08, 0.15, 0.4
@@ -90,9 +88,10 @@ def placed_points(rows: Sequence[Point | BadPoint]) -> list[Placed]:
             continue
         try:
             each = place(row)
-        except ConfigError:
+            predicted = predict_quickly(each, Fitted(Efficiency()))
+        except (ConfigError, ArithmeticError, ValueError):  # as `predict_point` would say
             continue
-        if predict_quickly(each, Fitted(Efficiency())) is not None:
+        if predicted:
             placed.append(each)
     return placed
 
@@ -103,7 +102,6 @@ class Fitted:
 
     efficiency: Efficiency
     fp8_kv_bytes: float = BF16_BYTES
-    is_eager: bool = False
 
 
 def predict_quickly(placed: Placed, fitted: Fitted) -> float | None:
@@ -118,12 +116,12 @@ def predict_quickly(placed: Placed, fitted: Fitted) -> float | None:
 
 
 def fit(points: Sequence[Placed], *, near: Fitted | None = None) -> Fitted:
-    """What explains the points best, over kinds of prior and of KV formats; `near`: only of its kind, from there."""
+    """What explains the points best, over kinds of engine and KV formats; `near`: only of these of it, from there."""
     best: tuple[float, Fitted] | None = None
     for trial in [near] if near else _trials(points):
-        prior = EAGER if trial.is_eager else Efficiency()
+        prior = PRIORS[trial.efficiency.kind.name]
         residuals = _residuals(points, trial)
-        spread = [SPREAD[field] for field in SPREAD]
+        spread = [SPREAD[name] for name in NUMBERS]
         found = minimize(residuals, prior.logs(), spread, first=trial.efficiency.logs())
         cost = robust_cost(residuals(found), (found - np.asarray(prior.logs())) / np.asarray(spread))
         if best is None or cost < best[0]:
@@ -136,8 +134,8 @@ def _trials(points: Sequence[Placed]) -> list[Fitted]:
     has_fp8_load = any(each.placement.number_format.name == "fp8" and each.point.output_len for each in points)
     kv_bytes = (BF16_BYTES, FP8_BYTES) if has_fp8_load else (BF16_BYTES,)
     all_modern = all(is_modern(each.point.generation) for each in points)
-    priors = (Efficiency(),) if all_modern else (Efficiency(), EAGER)
-    return [Fitted(prior, size, is_eager=prior is EAGER) for prior in priors for size in kv_bytes]
+    kinds = (GRAPHS,) if all_modern else (GRAPHS, LAUNCHES)
+    return [Fitted(PRIORS[kind.name], size) for kind in kinds for size in kv_bytes]
 
 
 def held_out_errors(points: Sequence[Placed], fitted: Fitted) -> list[tuple[Placed, float]]:

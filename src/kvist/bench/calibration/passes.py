@@ -12,6 +12,7 @@ from kvist.costmodel.step_work import StepWork
 PASS_KINDS = ("prefill", "decode", "hybrid", "chunked-prefill", "linears_only", "static-batch", "throughput")
 MAX_PREFILL_TOKENS = 8192  # of a static batch, in one pass
 MAX_CHUNKS = 10_000  # of one prompt
+MAX_HYBRID_TOKENS = 1_000_000  # of a kind
 NUM_DECODE_SAMPLES = 8  # passes that stand for all of a static batch's
 
 
@@ -34,7 +35,7 @@ def passes(point: Point) -> Iterable[StepWork]:
     """The passes of a prefill, decode, hybrid or chunked-prefill row."""
     batch = max(1, point.batch)
     if point.kind == "decode":
-        return [StepWork.of([(1, point.context_len)] * batch, num_sampled=batch)]
+        return [StepWork.of_equal(batch, 1, point.context_len, num_sampled=batch)]
     if point.kind == "hybrid":
         return [_hybrid(point)]
     length = max(1, point.input_len)
@@ -42,12 +43,12 @@ def passes(point: Point) -> Iterable[StepWork]:
         chunk = max(point.chunk_len or length, -(-length // MAX_CHUNKS))
         starts = range(0, length, chunk)
         return [
-            StepWork.of(
-                [(min(chunk, length - start), start)] * batch, num_sampled=batch if start + chunk >= length else 0
+            StepWork.of_equal(
+                batch, min(chunk, length - start), start, num_sampled=batch if start + chunk >= length else 0
             )
             for start in starts
         ]
-    return [StepWork.of([(length, point.context_len)] * batch, num_sampled=batch)]
+    return [StepWork.of_equal(batch, length, point.context_len, num_sampled=batch)]
 
 
 def _hybrid(point: Point) -> StepWork:
@@ -55,6 +56,8 @@ def _hybrid(point: Point) -> StepWork:
     said = re.search(r"(\d+) prefill tokens? \+ (\d+) decode", point.note)
     num_prefill = int(said[1]) if said else min(point.input_len, point.batch)
     num_decode = int(said[2]) if said else max(0, point.batch - point.input_len)
+    if max(num_prefill, num_decode) > MAX_HYBRID_TOKENS:
+        raise ValueError(f"a pass of {num_prefill} and {num_decode} tokens")
     chunks = [(1, point.context_len)] * num_decode
     if num_prefill:
         chunks.append((num_prefill, 0))
@@ -68,9 +71,9 @@ def _static_batch_s(point: Point, model: RooflineModel) -> float:
     prefill_s = 0.0
     for first in range(0, batch, per_pass):
         number = min(per_pass, batch - first)
-        prefill_s += model.predict_s(StepWork.of([(length, 0)] * number, num_sampled=number))
+        prefill_s += model.predict_s(StepWork.of_equal(number, length, 0, num_sampled=number))
     samples = [length + (2 * i + 1) * num_outputs // (2 * NUM_DECODE_SAMPLES) for i in range(NUM_DECODE_SAMPLES)]
-    decode_s = sum(model.predict_s(StepWork.of([(1, context)] * batch, num_sampled=batch)) for context in samples)
+    decode_s = sum(model.predict_s(StepWork.of_equal(batch, 1, context, num_sampled=batch)) for context in samples)
     return prefill_s + (num_outputs - 1) * decode_s / NUM_DECODE_SAMPLES
 
 

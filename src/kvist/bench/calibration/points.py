@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -52,7 +53,7 @@ class Point:
 
     @property
     def may_be_fitted(self) -> bool:
-        return self.value is not None and self.quality not in ("measured-outlier", "composed-from-measured-ops")
+        return bool(self.value) and self.quality not in ("measured-outlier", "composed-from-measured-ops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +69,22 @@ def read_points(path: Path | None = None) -> list[Point | BadPoint]:
         text = files("kvist.bench.calibration").joinpath(SHIPPED).read_text(encoding="utf-8")
     else:
         try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read points from {path}: {error}") from error
-    return parse_points(text.splitlines(), str(path or SHIPPED))
+            text = path.read_text(encoding="utf-8-sig", errors="replace")  # a note may be in any encoding
+        except OSError as error:
+            raise ConfigError(f"cannot read points from {path}: {error.strerror}") from error
+    return parse_points(io.StringIO(text), str(path or SHIPPED))
 
 
 def parse_points(lines: Iterable[str], name: str) -> list[Point | BadPoint]:
-    """As `read_points`."""
+    """As `read_points`. Where a column is absent, every row says so."""
     try:
         reader = csv.DictReader(lines)
-        absent = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        reader.fieldnames = header = [column.strip() for column in reader.fieldnames or ()]
+        absent = [column for column in COLUMNS if column not in header]
+        if len(absent) == len(COLUMNS):
+            raise ConfigError(f"{name} is no file of points: its first line names none of {', '.join(COLUMNS)}")
         if absent:
-            raise ConfigError(f"{name} lacks the columns {', '.join(absent)}; it needs {', '.join(COLUMNS)}")
+            return [BadPoint(f"the file lacks the columns {', '.join(absent)}") for _ in reader]
         return [_point(row) for row in reader]
     except csv.Error as error:
         raise ConfigError(f"{name} is not a CSV file: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def predict_point(row: Point | BadPoint, calibration: Calibration, predict_load:
         return _nothing(str(error))
     except (ArithmeticError, ValueError) as error:  # sizes beyond all reason
         return _nothing(f"the row's numbers are out of range: {error}")
+    if predicted is not None and not 0.0 < predicted < math.inf:
+        return _nothing(f"the row's numbers are out of range: they give {predicted}")
     if predicted is None:
         return _nothing(f"there is no formula for {row.metric!r} of kind {row.kind!r} with these columns")
     share = _bar(placed, model, calibration)

@@ -11,7 +11,7 @@ from operator import mul
 
 from kvist.bench.calibration.load_shape import LoadShape, load_shape
 from kvist.bench.calibration.points import Point
-from kvist.bench.calibration.serving_load import closed_rounds, serving_records
+from kvist.bench.calibration.serving_load import closed_rounds, num_open_requests, serving_records
 from kvist.bench.calibration.steady_state import metric_ms, predict_steady
 from kvist.config.cluster_config import ClusterCacheConfig, ClusterConfig, ReplicaGroupConfig, RouterConfig
 from kvist.costmodel.memory import device_memory
@@ -25,6 +25,7 @@ BLOCK_SIZE = 16
 MAX_NUM_SEQS = 1024  # vLLM's default on large devices since 2025
 LONGEST = 1 << 20
 LONG_PROMPTS, LONG_OUTPUT = 2_000_000, 40_000  # tokens: of one round, of one answer
+LONG_OPEN_PROMPTS, LONG_OPEN_OUTPUTS = 20_000_000, 4_000_000  # tokens of all requests of an open load
 
 
 class ServingPredictor:
@@ -50,7 +51,10 @@ class ServingPredictor:
 
 
 def _is_long(shape: LoadShape) -> bool:
-    """Whether two rounds of the load would take minutes to simulate; the steady state then has to do."""
+    """Whether the load would take minutes to simulate; the steady state then has to do."""
+    if shape.rate_per_s:
+        number = num_open_requests(shape.rate_per_s)
+        return number * shape.prompt_len > LONG_OPEN_PROMPTS or number * shape.output_len > LONG_OPEN_OUTPUTS
     clients = shape.num_clients or 0
     return clients * shape.prompt_len > LONG_PROMPTS or shape.output_len > LONG_OUTPUT or clients > MAX_NUM_SEQS
 

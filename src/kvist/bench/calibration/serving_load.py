@@ -24,7 +24,7 @@ def _open(shape: LoadShape) -> list[TraceRecord]:
     """
     assert shape.rate_per_s
     stream = RandomStream(SEED, "users")
-    number = max(OPEN_REQUESTS, round(LEAST_OPEN_S * shape.rate_per_s))
+    number = num_open_requests(shape.rate_per_s)
     prefix_len = shape.prompt_len - shape.uncached_len
     records = []
     for index in range(number):
@@ -50,6 +50,11 @@ def _closed(shape: LoadShape) -> list[TraceRecord]:
             parts = [TextPart(f"question/{index}", 0, prompt_len)]
             records.append(_record(index, 0.0, parts, output_len, None if turn == 0 else index - clients))
     return records
+
+
+def num_open_requests(rate_per_s: float) -> int:
+    """Requests of an open load that are simulated."""
+    return max(OPEN_REQUESTS, round(LEAST_OPEN_S * rate_per_s))
 
 
 def closed_rounds(shape: LoadShape) -> int:
