@@ -56,8 +56,7 @@ def content() -> str:
     if served is not None:
         lines += [
             f"`{served['command']}`, {served['machine']['cpu']}, commit {served['commit'][:12]}; "
-            f"error of the profile {served['results']['profile']['error']:.0%}, its drift "
-            f"{served['results']['profile']['drift']:+.0%}.",
+            f"9 of 10 steps within {served['results']['profile']['error']:.0%} of the profile.",
             "",
         ]
     if speed is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from kvist.bench.host_time import HostTime
 from kvist.bench.nonnegative import nonnegative_least_squares
-from kvist.bench.profile import fit_table
+from kvist.bench.profile import drift_of, fit_table
 from kvist.costmodel.profile_table import ProfileModel, ProfilePoint
 from kvist.costmodel.step_work import StepWork
 
@@ -88,3 +88,9 @@ def _error_of_subset(columns: np.ndarray, target: np.ndarray, subset: tuple[bool
         return float(np.sum(target**2))
     x = np.linalg.lstsq(chosen, target, rcond=None)[0]
     return float(np.sum((chosen @ x - target) ** 2)) if (x >= 0).all() else float("inf")
+
+
+def test_drift_is_of_whole_rounds_not_of_one_step() -> None:
+    rounds = [[1.0, 2.0], [1.1, 2.2], [1.0, 2.0]]
+
+    assert drift_of(rounds) == pytest.approx(0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.kvist_command import kvist
@@ -69,3 +70,25 @@ def test_a_traceback_is_shown_only_when_asked_for() -> None:
     debug = kvist("inspect", "/nowhere.gguf", env={**os.environ, "KVIST_DEBUG": "1"})
     assert debug.returncode == 1
     assert "Traceback" in debug.stderr
+
+
+def test_ctrl_c_while_modules_load_ends_as_later() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.startswith(('kvist.config', 'kvist.core.errors')): raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from kvist.cli.main import main\n"
+        "sys.exit(main(['models']))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (130, "")
+
+
+def test_what_the_terminal_cannot_show_becomes_a_question_mark(tmp_path: Path) -> None:
+    output = str(tmp_path / "\u6a21\u578b.gguf")
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    result = kvist("make-random-model", "--like", "tiny-llama", output, env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "??.gguf" in result.stdout

@@ -148,3 +148,11 @@ def test_a_load_that_takes_centuries_is_refused(cluster_file: Path, capsys: pyte
     words = ["simulate", "--config", str(cluster_file), "--workload", "chat", "--num-prompts", "20"]
     assert main([*words, "--capacity", "1e-9"]) == EXIT_USAGE
     assert "146 years" in capsys.readouterr().err
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", "--config", "none.toml", "--workload", "chat", "--trace", str(tmp_path / "none" / "t.json")]
+    assert main(words) == EXIT_USAGE
+    assert "--trace" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def profile_table(model: str = "smollm2-135m") -> ProfileTable:
         host_sequence_s=2e-6,
         host_token_s=1e-6,
         error=0.05,
-        drift=0.08,
+        drift=0.2,
         engine=engine,
     )
 

@@ -95,7 +95,7 @@ def test_a_plan_of_hosts_states_the_profiles_error_and_drift_and_no_dollars_with
 
     plan = make_plan(search(space, the_problem, Goal(), QUICK, run_all), the_problem, QUICK, run_all)
 
-    assert plan.error_bar.decode_bar == 0.08  # the drift, which is larger
+    assert plan.error_bar.decode_bar == 0.1  # half the drift, which is more than the fit's error
     assert plan.error_bar.slow_steps < plan.error_bar.fast_steps
     assert "profile" in plan.error_bar.reason
     assert plan.winner.cost is None

@@ -45,6 +45,29 @@ asyncio.run(main())
 """
 
 
+ORPHAN = """
+import os, socket, sys
+from tests.runtime.clients import simulated_config
+from kvist.core.errors import ConfigError
+from kvist.runtime import engine_process
+from kvist.runtime.messages import Configure, StartPhase
+from kvist.runtime.real_clock import RealClock
+from kvist.runtime.transport import FrameEncoder
+
+ours, theirs = socket.socketpair()
+ours.sendall(FrameEncoder().encode(Configure(simulated_config())))
+engine_process._read_commands = lambda incoming, inbox: None  # the main thread is the first to notice
+
+def build(config, report):
+    ours.close()
+    if sys.argv[1] == "build fails":
+        raise ConfigError("no")
+    report(StartPhase("load"))
+
+sys.exit(engine_process.run_engine_process(str(theirs.detach()), build, RealClock()))
+"""
+
+
 class Links:
     """Makes process links and remembers them."""
 
@@ -183,6 +206,14 @@ def test_an_engine_process_that_nobody_configures_ends_with_its_parent() -> None
     child = launch_engine(COMMAND)
     child.connection.close()
     assert child.process.wait(20) == 1
+
+
+@pytest.mark.parametrize("how", ["build fails", "build goes on"])
+def test_an_engine_whose_parent_leaves_while_it_starts_ends_without_a_traceback(how: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", ORPHAN, how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) in ((0, ""), (1, ""))
 
 
 def test_a_process_launched_before_is_the_first_engine_and_later_ones_are_new() -> None:

@@ -184,6 +184,28 @@ def test_the_array_is_closed_after_every_flush(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t.json").read_text()) == [{"a": 1}, {"b": 2}]
 
 
+def test_a_write_that_the_disk_cuts_short_leaves_the_events_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, room = tmp_path / "t.json", os.pwrite, 30
+
+    def write_until_full(descriptor: int, data: bytes, position: int) -> int:
+        num_free = room - position
+        if num_free <= 0:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:num_free], position)
+
+    file = TraceFile(path)
+    file.write('[\n{"a":1}')
+    file.flush()
+    monkeypatch.setattr(os, "pwrite", write_until_full)
+    file.write(',\n{"b":"' + "x" * 100 + '"}')
+    with pytest.raises(OSError, match="No space"):
+        file.flush()
+    file.close()
+    assert json.loads(path.read_text()) == [{"a": 1}]
+
+
 @pytest.mark.parametrize("every", [0, 1, 4])
 def test_kernels_of_every_nth_step_of_a_kind_are_timed(every: int, tiny_model: Any, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"

@@ -85,6 +85,7 @@ def test_null_means_absent_for_every_field(call: Call, route: str) -> None:
         ({"stream": "yes"}, "stream"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"ttft_ms": 0}, "ttft_ms"),
+        ({"tpot_ms": 1e10}, "tpot_ms"),
         ({"deadline_ms": -5}, "deadline_ms"),
         ({"priority": 2**31}, "priority"),
         ({"request_id": "two words"}, "request_id"),

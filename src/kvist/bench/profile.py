@@ -34,14 +34,12 @@ def profile_model(
     """Measure `loaded`, which serves nobody meanwhile. Raises ConfigError if its pool is too small for a grid."""
     fill_pool(loaded)
     grid = ProfileGrid(loaded, clock, size)
-    probe_s(loaded, clock)
-    first_s = probe_s(loaded, clock)
+    probe_s(loaded, clock)  # a first step is like no other
     rounds = grid.time_rounds()
-    last_s = probe_s(loaded, clock)
     show(f"{len(grid.steps)} steps, {len(rounds)} rounds")
     host = measure_host(loaded, clock)
     show(f"host {1e3 * host.step_s:.2f} ms a step, {1e6 * host.sequence_s:.0f} us a sequence")
-    table = table_of_rounds(grid.steps, rounds, host, drift=last_s / first_s - 1.0, name=name, machine=machine)
+    table = table_of_rounds(grid.steps, rounds, host, drift=drift_of(rounds), name=name, machine=machine)
     return msgspec.structs.replace(table, engine=engine)
 
 
@@ -75,6 +73,12 @@ def round_levels(rounds: Sequence[Sequence[float]]) -> list[float]:
     """How long each round's steps took, as multiples of what they take as a rule: the drift of the machine."""
     usual = [usual_s(times) for times in zip(*rounds, strict=True)]
     return [statistics.fmean(seconds / mean for seconds, mean in zip(one, usual, strict=True)) for one in rounds]
+
+
+def drift_of(rounds: Sequence[Sequence[float]]) -> float:
+    """How much longer the slowest round took than the fastest one, as a share."""
+    levels = round_levels(rounds)
+    return max(levels) / min(levels) - 1.0
 
 
 def fit_table(

@@ -1,26 +1,23 @@
-"""The `kvist` command: finds the subcommand, runs it, turns errors into exit codes. Imports nothing heavy itself."""
+"""The `kvist` command: finds the subcommand, runs it, turns errors into exit codes.
+
+Imports little before `main` runs: Ctrl-C while modules load then ends like Ctrl-C at any other time.
+"""
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
-
-from kvist.config.arguments import ArgumentParser
-from kvist.config.load import is_debugging
-from kvist.core.errors import ConfigError, InvalidRequestError, KvistError
-from kvist.core.suggest import did_you_mean
+from typing import NamedTuple
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A subcommand: its module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
 
     module: str
@@ -80,11 +77,19 @@ COMMANDS = {
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line and return the process's exit code. Never lets a traceback out unless KVIST_DEBUG is set."""
-    words = sys.argv[1:] if words is None else list(words)
     try:
-        return _dispatch(words)
+        return _run(sys.argv[1:] if words is None else list(words))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    from kvist.core.errors import ConfigError, InvalidRequestError, KvistError
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal's encoding lacks
+    try:
+        return _dispatch(words)
     except BrokenPipeError:
         # The reader of our output is gone, as in `kvist models | head -1`: not an error worth a word.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,6 +106,8 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return EXIT_OK if words else EXIT_USAGE
+    from kvist.config.arguments import ArgumentParser
+
     name, words = _split_name(words)
     module = _load(name)
     usage = f"kvist {name} [options] {COMMANDS[name].call}".strip()
@@ -116,6 +123,9 @@ def _dispatch(words: list[str]) -> int:
 
 def _split_name(words: list[str]) -> tuple[str, list[str]]:
     """The command that `words` begin with, of one word or two, and what follows it."""
+    from kvist.core.errors import ConfigError
+    from kvist.core.suggest import did_you_mean
+
     name = "version" if words[0] in ("-V", "--version") else words[0]
     seconds = [command.split(" ")[1] for command in COMMANDS if command.startswith(f"{name} ")]
     if seconds:
@@ -149,7 +159,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
+    from kvist.config.load import is_debugging
+
     if is_debugging():
+        import traceback
+
         traceback.print_exc()
     sys.stderr.write(f"kvist: {message}\n")
     return code

@@ -1,7 +1,7 @@
 """Measure this machine's executor into a profile for the simulator: which step takes how long.
 
 A grid of steps (decodes by batch and context, chunks of prompts, both in one) is timed in rounds, and the host's part
-beside it, in less than two minutes. The mean of a step's times counts; the drift of one from beginning to end is
+beside it, in less than two minutes. The mean of a step's times counts; how far the machine's speed went meanwhile is
 said.
 """
 
@@ -78,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     write_whole(arguments.output, msgspec.json.format(msgspec.json.encode(table), indent=1).decode() + "\n")
     print("\n".join(profile_lines(table)))
     if abs(table.drift) > STEADY_DRIFT:
-        print(f"the same step drifted by {table.drift:+.0%} meanwhile: profile again on a quieter machine")
+        print(
+            f"the same steps took up to {table.drift:.0%} longer in one round than in another: the machine is not quiet"
+        )
     print(f"wrote {arguments.output}")
     if arguments.json is not None:
         write_json(arguments.json, result_document("profile", msgspec.to_builtins(table)))

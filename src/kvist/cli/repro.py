@@ -20,6 +20,7 @@ from kvist.config.engine_config import ExecutorConfig
 from kvist.config.load import load_configs
 from kvist.config.model_config import ModelConfig
 from kvist.core.errors import ConfigError
+from kvist.report.written_file import write_whole
 from kvist.repro.registry import REPROS, find
 from kvist.repro.result import ReproResult, to_document
 from kvist.repro.setting import ReproSetting
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         write_report(arguments.report, documents)
     if is_all:
-        arguments.results.write_text(results_page(documents), encoding="utf-8")
+        write_whole(arguments.results, results_page(documents))
     return 0
 
 

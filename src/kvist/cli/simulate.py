@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, print the result and write what was asked for."""
-    check_output_files(arguments)
+    check_output_files(arguments, "trace")
     gc.disable()  # nothing here makes cycles, and a long trace leaves millions of objects to look through
     if arguments.report is not None:
         require_plots()  # before the work, not after it

@@ -57,7 +57,8 @@ class ProfileTable(msgspec.Struct, frozen=True, kw_only=True):
     A step takes f(num_tokens), linear between `knots` with the times `knot_s`; `sampled_s` for each sampled row,
     `decode_key_s` and `prefill_key_s` for each key that single tokens and chunks read, and `prefill_pair_s` for each
     pair of a query and a key. The host adds `host_s`, `host_sequence_s` a sequence, `host_token_s` a prompt token.
-    error: share that 9 of 10 steps were off by. drift: the same steps at the end over those at the beginning, minus 1.
+    error: share that 9 of 10 steps were off by. drift: how far the machine's speed went meanwhile, as a share: in the
+    profile of a host the slowest round over the fastest, minus 1.
     engine: None where it is not known, as in profiles of before it was noted: no plans are made from those.
     """
 
@@ -117,8 +118,8 @@ class ProfileModel:
 
     @property
     def error_bar(self) -> ErrorBar:
-        """Of a load's steps in another hour: no surer than the same step was while the profile was made."""
-        share = max(self.table.error, abs(self.table.drift))
+        """Of a load's steps: no surer than the same steps were while the profile was made, which is their mean."""
+        share = max(self.table.error, abs(self.table.drift) / 2.0)
         reason = f"a profile of {len(self.table.points)} steps on this host"
         return ErrorBar(decode=share, prefill=share, reason=reason)
 

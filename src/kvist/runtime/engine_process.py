@@ -8,6 +8,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from kvist.config.engine_config import EngineConfig
 from kvist.core.clock import Clock
@@ -51,10 +52,13 @@ def run_engine_process(descriptor: str, build: Build, clock: Clock) -> int:
     threading.Thread(target=_read_commands, args=(incoming, inbox), name="kvist-commands", daemon=True).start()
     try:
         engine = build(first.config, channel.send)
+    except ConnectionError:
+        return 0  # the parent is gone
     except Exception as error:
         if not isinstance(error, KvistError):
             log.exception("engine start failed")
-        channel.send(StartFailed(WireError.of(error)))
+        with suppress(ConnectionError):
+            channel.send(StartFailed(WireError.of(error)))
         return 1
     try:
         channel.send(Ready(engine.info))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from kvist.core.errors import ConfigError
@@ -14,7 +15,7 @@ class TraceFile:
     """Takes text that ends with a whole event of a JSON array (metrics.chrome_trace) and keeps the array closed.
 
     A file that stands at `path` becomes `previous_path(path)`. Raises ConfigError if the file cannot be made, OSError
-    from `flush` if the disk does not take what waits.
+    from `flush` if the disk does not take what waits: the file then ends with the last event before that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,13 +46,24 @@ class TraceFile:
         if not self._parts:
             return
         data = memoryview(b"".join((*self._parts, END)))
-        position = self._position
-        self._position += self.num_waiting_bytes
+        position, num_bytes = self._position, self.num_waiting_bytes
         self._parts.clear()
         self.num_waiting_bytes = 0
-        while data:
-            num_written = os.pwrite(self._descriptor, data, position)
-            data, position = data[num_written:], position + num_written
+        try:
+            while data:
+                num_written = os.pwrite(self._descriptor, data, position)
+                data, position = data[num_written:], position + num_written
+        except OSError:
+            self._cut_half_written()
+            raise
+        self._position += num_bytes
+
+    def _cut_half_written(self) -> None:
+        """Close the array where it was closed before: there is room for that."""
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, self._position)
+            if self._position:
+                os.pwrite(self._descriptor, END, self._position)
 
     def close(self) -> None:
         try:

@@ -29,6 +29,7 @@ from kvist.server.openai_schema import GenerationFields
 from kvist.server.update_streams import merged, start_all
 
 MAX_PRIORITY = 2**31 - 1
+MAX_TARGET_MS = 1e9
 NO_USAGE = Usage(0, 0, 0)
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -101,8 +102,9 @@ def begin_call(request: Request, body: GenerationFields, state: ServerState, ign
         raise InvalidRequestError(f"priority must be within ±{MAX_PRIORITY}", param="priority")
     for name in ("ttft_ms", "tpot_ms", "deadline_ms"):
         value = getattr(body, name)
-        if value is not None and not 0.0 < value <= 1e9:
-            raise InvalidRequestError(f"{name} must be a positive number of milliseconds, not {value}", param=name)
+        if value is not None and not 0.0 < value <= MAX_TARGET_MS:
+            message = f"{name} must be above 0 and at most {MAX_TARGET_MS:.0f} milliseconds, not {value}"
+            raise InvalidRequestError(message, param=name)
     request_id = body.request_id or request.scope["state"]["request_id"]
     state.owners.note(request_id, request.scope["state"]["key_domain"])
     return GenerationCall(
