@@ -94,7 +94,7 @@ int write_pairs(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v
 void write_kv(const KVLayout& kv, const StepRow& row, RowBuffer k, RowBuffer v, int head_begin, int head_end, int begin,
               int end) {
     if (kv.type == KVType::bf16) {
-        for (int token = begin, next; token < end; token = next)
+        for (int token = begin, next = end; token < end; token = next)
             for (int head = head_begin; head < head_end; head++) next = write_pairs(kv, row, k, v, head, token, end);
         return;
     }
