@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from kvist.bench.calibration.calibrate import calibrate
-    from kvist.bench.calibration.fit_report import error_table, markdown_table
+    from kvist.bench.calibration.fit_report import error_table, markdown_tables
     from kvist.bench.calibration.points import SHIPPED, read_points
 
     rows = read_points(arguments.points)
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(table.lines()))
     print(f"wrote {arguments.output}")
     if arguments.markdown is not None:
-        write_whole(arguments.markdown, markdown_table(table))
+        write_whole(arguments.markdown, markdown_tables(table, result.transfers))
     if arguments.json is not None:
         write_json(arguments.json, result_document("calibrate", {"rows": [asdict(row) for row in result.rows]}))
     if arguments.report is not None:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.points is not None:
         return _predict_file(arguments)
     # Here and below, because `--help` must not wait for what predicts.
-    from kvist.costmodel.calibration import calibrated_model
+    from kvist.costmodel.calibrated_model import calibrated_model
 
     work = _chosen_work(arguments)
     if arguments.profile is not None:

@@ -10,7 +10,7 @@ from kvist.cli.cost_arguments import read_calibration, read_model_spec
 from kvist.config.cluster_config import ReplicaGroupConfig
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
-from kvist.costmodel.calibration import calibrated_model
+from kvist.costmodel.calibrated_model import calibrated_model
 from kvist.costmodel.device_catalogue import find_device
 from kvist.costmodel.engine_generation import CURRENT, find_generation
 from kvist.costmodel.linear_step_time import linear_step_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from kvist.costmodel.calibration import calibrated_model
+from kvist.costmodel.calibrated_model import calibrated_model
 from kvist.costmodel.device_catalogue import find_device
 from kvist.costmodel.model_catalogue import find_model_spec
 from kvist.costmodel.number_format import find_format

@@ -8,7 +8,8 @@ from dataclasses import replace
 from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
-from kvist.costmodel.calibration import Calibration, calibrated_model
+from kvist.costmodel.calibrated_model import calibrated_model
+from kvist.costmodel.calibration import Calibration
 from kvist.costmodel.device_catalogue import find_device
 from kvist.costmodel.engine_generation import CURRENT
 from kvist.costmodel.materialized_attention import MaterializedAttention

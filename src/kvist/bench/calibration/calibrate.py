@@ -7,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kvist.bench.calibration.fit import Fitted, Placed, fit, held_out_errors, log_error, placed_points
 from kvist.bench.calibration.points import BadPoint, Point
+from kvist.bench.calibration.transfer import BAR_SHARE, LEAST_BAR, TransferRow, quantile, transfer_errors, transfer_rows
 from kvist.bench.worker_processes import worker_processes
 from kvist.core.errors import ConfigError
 from kvist.costmodel.calibration import LAYOUT_VERSION, Calibration, CalibrationEntry
 from kvist.execution.threads import granted_cores
 
-BAR_SHARE = 0.9  # of the rows held out lie within the error bar
-LEAST_BAR = 0.03
 FEW_ROWS = 5  # of a kind in a group: below it all groups' errors count
 Group = tuple[str, str]
 
@@ -37,6 +38,7 @@ class RowError:
 class CalibrationResult:
     calibration: Calibration
     rows: list[RowError]
+    transfers: list[TransferRow]
 
 
 def calibrate(
@@ -65,7 +67,10 @@ def calibrate(
             errors += found_errors
             show(f"{' '.join(points[0].group)}: {len(points)} points")
     entries = [_entry(groups[group], fitted[group], errors) for group in sorted(groups)]
-    return CalibrationResult(Calibration(layout_version=LAYOUT_VERSION, source=source, entries=entries), errors)
+    calibration = Calibration(layout_version=LAYOUT_VERSION, source=source, entries=entries)
+    transfers = transfer_rows(groups, calibration)
+    calibration = msgspec.structs.replace(calibration, transfers=transfer_errors(transfers))
+    return CalibrationResult(calibration, errors, transfers)
 
 
 def _fit_group(points: Sequence[Placed], is_quick: bool) -> tuple[Fitted, list[RowError]]:  # noqa: FBT001 - for map
@@ -113,8 +118,3 @@ def _entry(points: Sequence[Placed], fitted: Fitted, errors: Sequence[RowError])
         models=sorted({placed.point.model.lower() for placed in points}),
         max_tensor_parallel_size=max(placed.placement.tensor_parallel_size for placed in points),
     )
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The least value that `share` of the values do not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

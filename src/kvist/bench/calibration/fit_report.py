@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvist.bench.calibration.calibrate import RowError
+from kvist.bench.calibration.transfer import TransferRow, transfer_table
 
 HEADERS = ("device", "engine", "model", "what", "rows", "fitted", "held out: mean", "median", "model left out")
 
@@ -17,6 +18,14 @@ Mean absolute errors of the calibration that kvist brings, written by `kvist cal
 docs/costmodel_errors.md`. *fitted*: with all rows. *held out*: each fifth of the rows by a fit to the others.
 *model left out*: each model's rows by a fit to the other models'.
 What: decode and prefill are passes; itl, ttft, e2e are loads; throughput is tokens per second of static batches.
+"""
+
+TRANSFER_HEADERS = ("left out", "rows of", "kind of engine", "what", "rows", "mean", "median", "9 of 10 within")
+ELSEWHERE = """
+## Where nobody measured
+
+The same rows predicted by what is left without their device, without its sisters too, without their engine, or without
+any measurement: as `kvist predict` finds the nearest entry for a device that has none. Error bars there rest on these.
 """
 
 
@@ -43,10 +52,13 @@ def error_table(rows: Sequence[RowError]) -> ErrorTable:
     return ErrorTable([_cells(name, groups[name]) for name in names])
 
 
-def markdown_table(table: ErrorTable) -> str:
-    lines = [INTRODUCTION, f"| {' | '.join(HEADERS)} |", f"|{' --- |' * len(HEADERS)}"]
-    lines += [f"| {' | '.join(row)} |" for row in table.rows]
-    return "\n".join(lines) + "\n"
+def markdown_tables(table: ErrorTable, transfers: Sequence[TransferRow]) -> str:
+    lines = [INTRODUCTION, *_markdown(HEADERS, table.rows), ELSEWHERE]
+    return "\n".join([*lines, *_markdown(TRANSFER_HEADERS, transfer_table(transfers))]) + "\n"
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" if cells else f"|{' --- |' * len(headers)}" for cells in (headers, (), *rows)]
 
 
 def _cells(name: tuple[str, ...], rows: Sequence[RowError]) -> tuple[str, ...]:

@@ -15,12 +15,13 @@ from kvist.bench.calibration.serving import ServingPredictor
 from kvist.bench.calibration.steady_state import predict_steady
 from kvist.bench.worker_processes import worker_processes
 from kvist.core.errors import KvistError
-from kvist.costmodel.calibration import Calibration, calibrated_model, nearest_entry, shipped_calibration
+from kvist.costmodel.calibrated_model import calibrated_model
+from kvist.costmodel.calibration import Calibration, shipped_calibration
+from kvist.costmodel.nearest_entry import error_share, nearest_entry
 from kvist.costmodel.roofline import RooflineModel
 from kvist.execution.threads import granted_cores
 
 PredictLoad = Callable[[Point, RooflineModel], float | None]
-UNMEASURED_BAR = {"ttft": 0.5, "e2e": 0.25, "itl": 0.25, "decode": 0.25, "prefill": 0.3, "throughput": 0.4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +97,8 @@ def predict_point(row: Point | BadPoint, calibration: Calibration, predict_load:
 def _bar(placed: Placed, model: RooflineModel, calibration: Calibration) -> float:
     """The share that this kind of row was off by where it was fitted, widened as the model's own bars are."""
     thing = placed.predicted_thing
-    entry, _, _ = nearest_entry(placed.placement.device.name, placed.point.generation, calibration)
-    known = entry.errors.get(thing) if entry else None
-    return (UNMEASURED_BAR[thing] if known is None else known) * model.error_bar.factor
+    nearest = nearest_entry(placed.placement.device.name, placed.point.generation, calibration)
+    return error_share(nearest, thing, calibration) * model.error_bar.factor
 
 
 def _nothing(reason: str) -> Prediction:
