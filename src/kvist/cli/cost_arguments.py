@@ -14,7 +14,7 @@ from kvist.costmodel.device_catalogue import DEVICES, find_device
 from kvist.costmodel.engine_generation import CURRENT
 from kvist.costmodel.model_catalogue import find_model_spec
 from kvist.costmodel.model_size import count_parameters
-from kvist.costmodel.number_format import FORMATS, find_format
+from kvist.costmodel.number_format import FORMATS, find_format, kv_element_bytes
 from kvist.costmodel.roofline import Placement
 
 DEFAULT_MODEL, DEFAULT_DEVICE = "llama-3.1-8b", "H100-80GB-SXM"
@@ -47,14 +47,13 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
 
 def chosen_placement(arguments: argparse.Namespace) -> Placement:
     """What the flags say. Raises ConfigError, or CheckpointError for a damaged file."""
-    kv_format = None if arguments.kv_cache_dtype is None else find_format(arguments.kv_cache_dtype)
     return Placement(
         model=read_model_spec(arguments.model),
         device=find_device(arguments.device),
         number_format=find_format(arguments.dtype),
         tensor_parallel_size=arguments.tp,
         pipeline_parallel_size=arguments.pp,
-        kv_element_bytes=None if kv_format is None else min(kv_format.weight_bytes, kv_format.kv_bytes),
+        kv_element_bytes=kv_element_bytes(arguments.kv_cache_dtype),
     )
 
 

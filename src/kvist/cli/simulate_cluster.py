@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_model_spec
+from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_calibration, read_model_spec
 from kvist.cli.step_times import step_time_of_table
 from kvist.config.arguments import number, whole_number
 from kvist.config.cluster_config import ROUTERS, ClusterConfig, ReplicaGroupConfig
@@ -43,6 +43,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     places.add_argument("--model", metavar="MODEL", help="a name such as llama-3.1-70b, or a checkpoint")
     places.add_argument("--device", metavar="DEVICE", help="a name such as H100-80GB-SXM")
     places.add_argument("--dtype", metavar="FORMAT", help="number format of the weights")
+    places.add_argument("--engine", metavar="NAME", help="engine and version whose measured efficiency is used")
+    places.add_argument("--calibration", type=Path, metavar="FILE", help="from kvist calibrate (default: kvist's own)")
     for flags, what in (
         (("--tp", "--tensor-parallel-size"), "devices that share each layer"),
         (("--pp", "--pipeline-parallel-size"), "stages that share the layers"),
@@ -63,7 +65,7 @@ def cluster_and_step_times(arguments: argparse.Namespace) -> tuple[ClusterConfig
     for group in config.groups:
         own = group.name if group.name in file.step_times else ""
         if own in file.step_times and arguments.device is None:
-            models[group.name] = step_time_of_table(file.step_times[own], group, where=f"{where}: step_time")
+            models[group.name] = step_time_of_table(file.step_times[own], where=f"{where}: step_time")
     if arguments.replicas is not None or arguments.roles is not None:
         origin = _only_group(config)
         groups = (
@@ -81,7 +83,8 @@ def cluster_and_step_times(arguments: argparse.Namespace) -> tuple[ClusterConfig
         ttft_slo_s=router.ttft_slo_s if arguments.ttft_slo is None else arguments.ttft_slo,
         tpot_slo_s=router.tpot_slo_s if arguments.tpot_slo is None else arguments.tpot_slo,
     )
-    return place_cluster(replace(config, router=router), models, find_model=read_model_spec)
+    calibration = None if arguments.calibration is None else read_calibration(arguments.calibration)
+    return place_cluster(replace(config, router=router), models, find_model=read_model_spec, calibration=calibration)
 
 
 def _changed(group: ReplicaGroupConfig, arguments: argparse.Namespace) -> ReplicaGroupConfig:
@@ -91,6 +94,7 @@ def _changed(group: ReplicaGroupConfig, arguments: argparse.Namespace) -> Replic
         "model": arguments.model,
         "device": arguments.device,
         "dtype": arguments.dtype,
+        "engine": arguments.engine,
         "tensor_parallel_size": arguments.tp,
         "pipeline_parallel_size": arguments.pp,
     }

@@ -25,6 +25,12 @@ class ReplicaGroupConfig:
     model: str | None = option(None, help="what it serves, for step times by prediction, such as llama-3.1-70b")
     device: str | None = option(None, help="what it runs on, for step times by prediction, such as H100-80GB-SXM")
     dtype: str = option("bf16", help="number format of the weights, for step times by prediction")
+    kv_cache_dtype: str | None = option(
+        None, help="number format of keys and values, for step times by prediction; default: as the engine keeps them"
+    )
+    engine: str | None = option(
+        None, help="engine and version whose measured efficiency predicts step times; default: vLLM of 2025"
+    )
     kv_cache_tokens: int | None = option(
         None,
         help="tokens that a replica's KV pool holds; default: what its devices have room for",

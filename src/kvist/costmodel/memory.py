@@ -29,6 +29,11 @@ class DeviceMemory:
         return int(self.kv_pool_bytes // self.kv_bytes_per_token)
 
 
+def kv_bytes_per_token(placement: Placement) -> float:
+    """K and V of one token in all layers, wherever they lie. The engine's own table counts by the same method."""
+    return placement.model.kv_bytes_per_token(placement.kv_bytes)
+
+
 def device_memory(
     placement: Placement, *, max_num_batched_tokens: int = 8192, memory_fraction: float | None = None
 ) -> DeviceMemory:
@@ -47,9 +52,8 @@ def device_memory(
     weight_bytes = weights / (ranks * stages)
     widest = max(4 * spec.hidden_size, 2 * spec.intermediate_size // ranks + 2 * spec.hidden_size)
     activation_bytes = ACTIVATION_BYTES * max_num_batched_tokens * widest
-    element_bytes = placement.kv_element_bytes or placement.number_format.kv_bytes
-    # Ranks that outnumber the KV heads hold copies. The engine's own table counts by the same method of the spec.
-    kv_bytes = spec.kv_bytes_per_token(element_bytes) / min(ranks, spec.num_kv_heads) / stages
+    # Ranks that outnumber the KV heads hold copies.
+    kv_bytes = kv_bytes_per_token(placement) / min(ranks, spec.num_kv_heads) / stages
     usable = fraction * device.memory_bytes
     pool = usable - weight_bytes - activation_bytes - RUNTIME_BYTES
     if pool < kv_bytes:

@@ -53,6 +53,14 @@ def find_format(name: str) -> NumberFormat:
     )
 
 
+def kv_element_bytes(name: str | None) -> float | None:
+    """Of a key's or value's element kept in the format of this name; None, as the engine keeps it, for None."""
+    if name is None:
+        return None
+    kv_format = find_format(name)
+    return min(kv_format.weight_bytes, kv_format.kv_bytes)
+
+
 def product_peak(number_format: NumberFormat, device: DeviceSpec) -> float:
     """FLOP/s of the fastest products that the device has for the format."""
     for compute_format in number_format.products:

@@ -37,6 +37,11 @@ class Placement:
     pipeline_parallel_size: int = 1
     kv_element_bytes: float | None = None  # None: as the format says
 
+    @property
+    def kv_bytes(self) -> float:
+        """Of an element of a key or value."""
+        return self.kv_element_bytes or self.number_format.kv_bytes
+
     def __post_init__(self) -> None:
         ranks, stages, model = self.tensor_parallel_size, self.pipeline_parallel_size, self.model
         if ranks < 1 or not splits_heads(model, ranks):
@@ -96,8 +101,7 @@ class RooflineModel:
         self.error_bar = error_bar
         device, spec = placement.device, placement.model
         ranks = placement.tensor_parallel_size
-        kv_bytes = placement.kv_element_bytes or placement.number_format.kv_bytes
-        self._layer = layer_work(spec, tensor_parallel_size=ranks, kv_element_bytes=kv_bytes)
+        self._layer = layer_work(spec, tensor_parallel_size=ranks, kv_element_bytes=placement.kv_bytes)
         self._windows = [layer.sliding_window for layer in spec.layers if layer.sliding_window is not None]
         self._head_weights = embedding_parameters(spec) / ranks
         self._flop_per_s = efficiency.gemm * product_peak(placement.number_format, device)

@@ -10,6 +10,7 @@ from kvist.config.cluster_config import ClusterConfig, ReplicaGroupConfig
 from kvist.core.errors import ConfigError
 from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.engine_generation import CURRENT
+from kvist.costmodel.memory import kv_bytes_per_token
 from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.planner.bounds import Bound, LoadFacts, bound
@@ -18,7 +19,7 @@ from kvist.planner.goodput_search import GROWTH, Goodput, search_goodput
 from kvist.planner.measured_host import MeasuredHost, placed_on_host
 from kvist.planner.plan_load import PlanLoad
 from kvist.planner.trial import Judged, judge
-from kvist.simulator.placed_cluster import kv_bytes_per_token, place_cluster, placement_of
+from kvist.simulator.placed_cluster import place_cluster, placement_of
 
 StepTimeOfGroup = Callable[[ReplicaGroupConfig], StepTimeModel]
 
@@ -136,12 +137,15 @@ def placed(candidate: Candidate, problem: PlanningProblem) -> tuple[ClusterConfi
         return placed_on_host(candidate, problem.deployment, problem.hosts[candidate.profile])
     rough = cluster_of(candidate, problem.deployment, kv_bytes_per_token=1)
     find_model = {problem.deployment.model: problem.model}.__getitem__
-    num_bytes = kv_bytes_per_token(placement_of(rough.groups[0], find_model))
+    num_bytes = round(kv_bytes_per_token(placement_of(rough.groups[0], find_model)))
     config = cluster_of(candidate, problem.deployment, kv_bytes_per_token=num_bytes)
     config = replace(config, cache=replace(config.cache, kv_bytes_per_token=None))
     find = problem.step_time_of
     given = {} if find is None else {group.name: find(group) for group in config.groups}
-    return place_cluster(config, given, find_model=find_model, generation=problem.generation)
+    if problem.generation != CURRENT and find is None:
+        groups = tuple(replace(group, engine=problem.generation) for group in config.groups)
+        config = replace(config, groups=groups)  # said in the file, so that it is simulated as it was planned
+    return place_cluster(config, given, find_model=find_model)
 
 
 def bound_of(candidate: Candidate, problem: PlanningProblem) -> Bound:

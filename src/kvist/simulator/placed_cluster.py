@@ -11,12 +11,12 @@ from kvist.core.model_spec import ModelSpec
 from kvist.costmodel.calibrated_model import calibrated_model
 from kvist.costmodel.calibration import Calibration
 from kvist.costmodel.device_catalogue import find_device
-from kvist.costmodel.engine_generation import CURRENT
+from kvist.costmodel.engine_generation import CURRENT, find_generation
 from kvist.costmodel.materialized_attention import MaterializedAttention
-from kvist.costmodel.memory import device_memory
+from kvist.costmodel.memory import device_memory, kv_bytes_per_token
 from kvist.costmodel.model_catalogue import find_model_spec
 from kvist.costmodel.model_size import count_parameters
-from kvist.costmodel.number_format import find_format
+from kvist.costmodel.number_format import find_format, kv_element_bytes
 from kvist.costmodel.roofline import Placement
 from kvist.costmodel.step_time_model import StepTimeModel
 
@@ -36,6 +36,7 @@ def placement_of(group: ReplicaGroupConfig, find_model: FindModel = find_model_s
         number_format=find_format(group.dtype),
         tensor_parallel_size=group.tensor_parallel_size,
         pipeline_parallel_size=group.pipeline_parallel_size,
+        kv_element_bytes=kv_element_bytes(group.kv_cache_dtype),
     )
 
 
@@ -48,6 +49,8 @@ def place_cluster(
     calibration: Calibration | None = None,
 ) -> tuple[ClusterConfig, dict[str, StepTimeModel]]:
     """The complete cluster, and a step-time model of each group: those given, else of the group's model and device.
+
+    generation: of the engine, where a group names none.
 
     Raises ConfigError if something is left open, or if a model does not fit.
     """
@@ -65,12 +68,13 @@ def place_cluster(
             groups.append(group)
             continue
         if group.name not in models:
+            own_generation = find_generation(group.engine) if group.engine else generation
             model = calibrated_model(
-                placement, generation=generation, calibration=calibration, model_name=group.model or ""
+                placement, generation=own_generation, calibration=calibration, model_name=group.model or ""
             )
             placement = model.placement
             models[group.name] = MaterializedAttention(model) if group.attention == "materialized" else model
-        bytes_per_token.add(kv_bytes_per_token(placement))
+        bytes_per_token.add(round(kv_bytes_per_token(placement)))
         if group.kv_cache_tokens is None:
             memory = device_memory(placement, max_num_batched_tokens=group.max_num_batched_tokens)
             group = replace(group, kv_cache_tokens=memory.num_kv_tokens)
@@ -91,10 +95,3 @@ def with_kv_heads(spec: ModelSpec, num_kv_heads: int) -> ModelSpec:
         )
     spec = replace(spec, num_kv_heads=num_kv_heads)
     return replace(spec, num_parameters=count_parameters(spec))
-
-
-def kv_bytes_per_token(placement: Placement) -> int:
-    """K and V of one token in all layers, wherever they lie."""
-    spec = placement.model
-    element_bytes = placement.kv_element_bytes or placement.number_format.kv_bytes
-    return round(2 * spec.num_kv_heads * spec.head_dim * spec.num_layers * element_bytes)
