@@ -203,9 +203,9 @@ class PythonPlan {
         plan_.append(make_gated_quantize(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column),
                                          static_cast<Activation>(kind), q));
     }
-    void gated(int x, int gate_column, int up_column, int kind, int width, int y) {
+    void gated(int x, int gate_column, int up_column, int kind, bool to_quantize, int width, int y) {
         plan_.append(make_gated(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column), static_cast<Activation>(kind),
-                                width, plan_.buffer(y)));
+                                to_quantize, width, plan_.buffer(y)));
     }
     void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
 
