@@ -203,9 +203,9 @@ class PythonPlan {
         plan_.append(make_gated_quantize(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column),
                                          static_cast<Activation>(kind), q));
     }
-    void gated(int x, int gate_column, int up_column, int kind, int width, int y) {
+    void gated(int x, int gate_column, int up_column, int kind, int width, int y, bool to_quantize) {
         plan_.append(make_gated(plan_, plan_.buffer(x, gate_column), plan_.buffer(x, up_column), static_cast<Activation>(kind),
-                                width, plan_.buffer(y)));
+                                to_quantize, width, plan_.buffer(y)));
     }
     void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
 
@@ -430,7 +430,8 @@ NB_MODULE(_native, m) {
              "accumulate"_a)
         .def("gated_linear", &PythonPlan::gated_linear)
         .def("gated_quantize", &PythonPlan::gated_quantize)
-        .def("gated", &PythonPlan::gated)
+        .def("gated", &PythonPlan::gated, "x"_a, "gate_column"_a, "up_column"_a, "kind"_a, "width"_a, "out"_a, nb::kw_only(),
+             "to_quantize"_a)
         .def("add", &PythonPlan::add)
         .def("attention", &PythonPlan::attention)
         .def("mixture", &PythonPlan::mixture)

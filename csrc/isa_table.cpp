@@ -9,7 +9,7 @@ void linear_dense(const PackedMatrix&, RowBuffer, RowBuffer, bool, int, int, int
 void quantize(RowBuffer, Activations, int, int);
 void rms_norm(RowBuffer, const float*, float, int, int, RowBuffer, int, int);
 void rms_norm_quantize(RowBuffer, const float*, float, Activations, int, int);
-void gated(RowBuffer, RowBuffer, Activation, int, RowBuffer, int, int);
+void gated(RowBuffer, RowBuffer, Activation, bool, int, RowBuffer, int, int);
 void gated_quantize(RowBuffer, RowBuffer, Activation, Activations, int, int);
 void rope(RowBuffer, const RopeArgs&, int, int, int);
 void quantize_groups(RowBuffer, Activations, int, int, int, int);

@@ -110,7 +110,9 @@ struct Kernels {
     void (*rms_norm_quantize)(RowBuffer x, const float* w, float eps, Activations q, int row_begin, int row_end);
     // The same for groups [group_begin, group_end) of each row; a group that is not finite is NaN for itself.
     void (*quantize_groups)(RowBuffer x, Activations q, int group_begin, int group_end, int row_begin, int row_end);
-    void (*gated)(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end);
+    // to_quantize: y is about to be quantized, and gets the activation that `gated_quantize` takes.
+    void (*gated)(RowBuffer gate, RowBuffer up, Activation kind, bool to_quantize, int width, RowBuffer y, int row_begin,
+                  int row_end);
     void (*gated_quantize)(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end);
     void (*rope)(RowBuffer x, const RopeArgs& rope, int heads, int row_begin, int row_end);
     // Writes KV heads [head_begin, head_end) of tokens [token_begin, token_end).

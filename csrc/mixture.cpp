@@ -176,7 +176,7 @@ void append_mixture(Plan& plan, const MixtureArgs& a) {
     const Activation kind = a.kind;
     const int expert_width = a.down[0].k;
     plan.append(per_slots("expert_gated", routing, [=, &kernels](const Routing&, int begin, int end) {
-        if (dense_down) kernels.gated(gate_rows, up_rows, kind, expert_width, hidden_rows, begin, end);
+        if (dense_down) kernels.gated(gate_rows, up_rows, kind, false, expert_width, hidden_rows, begin, end);
         else kernels.gated_quantize(gate_rows, up_rows, kind, hidden, begin, end);
     }));
     plan.append(std::make_unique<ExpertLinear>(plan, routing, a.down, hidden, hidden_rows, down_rows));

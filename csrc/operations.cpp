@@ -236,9 +236,11 @@ std::unique_ptr<Operation> make_gated_linear(Plan& plan, PackedMatrix gate, Pack
     return std::make_unique<GatedLinear>(plan, gate, up, quantized, kind, out);
 }
 
-std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y) {
-    return per_rows("gated", plan,
-                    [=](const Kernels& k, const Step&, int begin, int end) { k.gated(gate, up, kind, width, y, begin, end); });
+std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, bool to_quantize, int width,
+                                      RowBuffer y) {
+    return per_rows("gated", plan, [=](const Kernels& k, const Step&, int begin, int end) {
+        k.gated(gate, up, kind, to_quantize, width, y, begin, end);
+    });
 }
 
 std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int width) {

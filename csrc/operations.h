@@ -23,7 +23,8 @@ std::unique_ptr<Operation> make_gated_quantize(Plan& plan, RowBuffer gate, RowBu
 // Quantized rows of activation(gate) * up; gate and up have as many outputs, in whole groups.
 std::unique_ptr<Operation> make_gated_linear(Plan& plan, PackedMatrix gate, PackedMatrix up, int quantized, Activation kind,
                                              int out);
-std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y);
+std::unique_ptr<Operation> make_gated(Plan& plan, RowBuffer gate, RowBuffer up, Activation kind, bool to_quantize, int width,
+                                      RowBuffer y);
 std::unique_ptr<Operation> make_add(Plan& plan, RowBuffer x, RowBuffer y, int width);
 
 struct AttentionShape {

@@ -233,12 +233,16 @@ void rms_norm_quantize(RowBuffer x, const float* w, float eps, Activations q, in
     });
 }
 
-void gated(RowBuffer gate, RowBuffer up, Activation kind, int width, RowBuffer y, int row_begin, int row_end) {
+void gated(RowBuffer gate, RowBuffer up, Activation kind, bool to_quantize, int width, RowBuffer y, int row_begin,
+           int row_end) {
     for (int row = row_begin; row < row_end; row++) {
         const float* g = gate.data + row * gate.stride;
         const float* u = up.data + row * up.stride;
-        for (int i = 0; i < width; i += kLanes)
-            store(y.data + row * y.stride + i, mul(activate(load(g + i), kind), load(u + i)));
+        for (int i = 0; i < width; i += kLanes) {
+            const F16 x = load(g + i);
+            store(y.data + row * y.stride + i,
+                  mul(to_quantize ? activate_to_quantize(x, kind) : activate(x, kind), load(u + i)));
+        }
     }
 }
 

@@ -109,7 +109,7 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     plan.append(make_linear(plan, {{{model.matrices[7].data(), Format::q8_0, kOutputs, kWidth, nullptr}, 0}}, hidden,
                             result(kOutputs), false));
     const int qkv = plan.add_buffer(kWidth);
-    plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, kWidth, plan.buffer(qkv)));
+    plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, false, kWidth, plan.buffer(qkv)));
     float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
     plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
     const AttentionShape shape = {kBlockBytes, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,

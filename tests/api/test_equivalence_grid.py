@@ -118,7 +118,8 @@ def test_every_number_format_of_kv_is_read_back_alike(alone, tiny_model, kv_cach
 
 
 def test_preempted_requests_end_alike(tiny_model) -> None:
-    path, params = str(tiny_model("qwen3", "q4_k_m")), SamplingParams(temperature=0.0, max_tokens=150, logprobs=2)
+    path = str(tiny_model("qwen3", "q4_k_m"))
+    params = SamplingParams(temperature=0.0, max_tokens=150, logprobs=2, ignore_eos=True)
     prompts = [WORDS[i : i + 10] for i in range(6)]
     answers = []
     for max_total_tokens in (320, 4096):  # longer outputs than admission expects at first

@@ -59,13 +59,13 @@ class UnfusedPlan(TracedPlan):
         super().linear([gate], [0], x, both, accumulate=False)
         super().linear([up], [width], x, both, accumulate=False)
         gated = self._temporary("gated", gate.n)
-        self.gated(both, 0, width, kind, gate.n, gated)
+        self.gated(both, 0, width, kind, gate.n, gated, to_quantize=True)
         self.quantize(gated, 0, out)
 
     def gated_quantize(self, x: int, gate_column: int, up_column: int, kind: int, out: int) -> None:
         width = up_column - gate_column
         gated = self._temporary("gated", width)
-        self.gated(x, gate_column, up_column, kind, width, gated)
+        self.gated(x, gate_column, up_column, kind, width, gated, to_quantize=True)
         self.quantize(gated, 0, out)
 
     def attention(self, *arguments: Any) -> None:

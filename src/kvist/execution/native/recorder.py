@@ -337,7 +337,8 @@ class PlanRecorder:
         assert isinstance(node, Gated)
         gate, up = self._gate_and_up(plan, node)
         out = self._rows(plan, f"{role}_gated", gate.width)
-        plan.gated(gate.buffer, gate.column, up.column, ACTIVATIONS[node.kind], gate.width, out.buffer)
+        kind = ACTIVATIONS[node.kind]
+        plan.gated(gate.buffer, gate.column, up.column, kind, gate.width, out.buffer, to_quantize=False)
         return out
 
     def _gate_and_up(self, plan: _native.Plan, node: Gated) -> list[Rows]:
