@@ -249,9 +249,8 @@ void gated(RowBuffer gate, RowBuffer up, Activation kind, bool to_quantize, int 
 void gated_quantize(RowBuffer gate, RowBuffer up, Activation kind, Activations q, int row_begin, int row_end) {
     float* values = scratch<RowRoom>().numbers;
     for (int row = row_begin; row < row_end; row++) {
-        const float* g = gate.data + row * gate.stride;
-        const float* u = up.data + row * up.stride;
-        for (int64_t i = 0; i < q.k; i += kLanes) store(values + i, mul(activate_to_quantize(load(g + i), kind), load(u + i)));
+        const RowBuffer one_gate = {gate.data + row * gate.stride, 0}, one_up = {up.data + row * up.stride, 0};
+        gated(one_gate, one_up, kind, true, static_cast<int>(q.k), {values, 0}, 0, 1);
         quantize_row(values, q, row);
     }
 }

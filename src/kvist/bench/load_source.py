@@ -140,8 +140,7 @@ class Requests:
         records = self.source.draw(seed, capacity)
         if self.num_prompts is not None:
             records = take_first(records, self.num_prompts)
-        if self.length_factor != 1.0:
-            records = scale_lengths(records, self.length_factor)
+        records = scale_lengths(records, self.length_factor)
         if self.rate is not None:
             records = with_arrivals(records, self.rate.times(seed, num_starts(records)))
         if not self.needs_capacity and faster != 1.0:

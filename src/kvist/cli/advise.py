@@ -21,6 +21,7 @@ from kvist.costmodel.model_size import count_parameters
 from kvist.planner.advisor import Advice, Advisor
 from kvist.planner.evaluation import Effort
 from kvist.planner.guide import SCENARIOS, size_choice
+from kvist.report.written_file import write_whole
 
 FULL = Effort(num_lifetimes=2.0, min_requests=200, tolerance=0.06)
 QUICK = Effort(num_lifetimes=0.5, min_requests=30, tolerance=0.3)
@@ -102,4 +103,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_configs(advice: Advice, folder: Path) -> None:
     for assessed in (advice.baseline, *(each.after for each in (*advice.taken, *advice.refused))):
-        (folder / f"{assessed.config_hash}.toml").write_text(assessed.config_text, encoding="utf-8")
+        write_whole(folder / f"{assessed.config_hash}.toml", assessed.config_text)

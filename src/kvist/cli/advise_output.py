@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 from kvist.cli.plan_output import text_table
 from kvist.planner.advisor import Advice, Tried
 from kvist.planner.assessment import Assessment
+from kvist.planner.commands import simulate_command
 from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.guide import compared_with_guide
 from kvist.planner.plan import MIN_LIFETIMES
 from kvist.report.bar_plots import bar_plot, waterfall
 from kvist.report.page import Report
-from kvist.workload.adapting import num_starts
 
 HEADERS = (
     "step", "stage", "capacity/s", "goodput/s", "TTFT P90 ms", "TPOT P90 ms", "gain", "complexity",
@@ -46,7 +45,7 @@ def advice_lines(
         *(f"  {line}" for line in compared_with_guide(advice, recommended)),
         "",
         "any row again, with its simulation's name for NAME:",
-        f"  {simulate_command(advice, problem, folder / 'NAME.toml')}",
+        f"  {simulated_by(advice, problem, folder / 'NAME.toml')}",
     ]
 
 
@@ -65,15 +64,8 @@ def load_lifetimes(advice: Advice, problem: PlanningProblem) -> float:
     return len(problem.load.draws[0]) / advice.reference_rate_per_s / problem.lifetime_s
 
 
-def simulate_command(advice: Advice, problem: PlanningProblem, config_file: Path) -> str:
-    records = problem.load.draws[0]
-    start_rate = advice.reference_rate_per_s * num_starts(records) / len(records)
-    return shlex.join(
-        [
-            "kvist", "simulate", "--config", str(config_file), "--workload", problem.load.name,
-            *problem.load.words, "--request-rate", repr(start_rate), "--capacity", "1",
-        ]
-    )  # fmt: skip
+def simulated_by(advice: Advice, problem: PlanningProblem, config_file: Path) -> str:
+    return simulate_command(problem, rate_per_s=advice.reference_rate_per_s, config_file=str(config_file))
 
 
 def tried_cells(tried: Tried) -> list[str]:
@@ -168,7 +160,7 @@ def _assessed(assessed: Assessment, advice: Advice, problem: PlanningProblem, fo
         "cache_hit_share": assessed.point.cache_hit_share,
         "config_hash": assessed.config_hash,
         "event_digest": assessed.point.event_digest,
-        "simulate": simulate_command(advice, problem, folder / f"{assessed.config_hash}.toml"),
+        "simulate": simulated_by(advice, problem, folder / f"{assessed.config_hash}.toml"),
         "config": assessed.config_text,
     }
 

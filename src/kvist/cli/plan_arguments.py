@@ -9,6 +9,7 @@ from pathlib import Path
 from kvist.bench.load_fit import check_lengths
 from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_model_spec
 from kvist.cli.host_profiles import add_host_arguments, read_hosts, refuse_a_cpu_as_device
+from kvist.cli.simulate_load import add_scale_lengths
 from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
@@ -68,13 +69,7 @@ def add_load_arguments(parser: argparse.ArgumentParser, *, required: bool = True
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=2), metavar="N", help="only so many of its requests"
     )
-    group.add_argument(
-        "--scale-lengths",
-        type=number("--scale-lengths", low=1e-6),
-        default=1.0,
-        metavar="X",
-        help="multiply the lengths of prompts and answers",
-    )
+    add_scale_lengths(group)
     group.add_argument(
         "--slo",
         required=required,
@@ -146,8 +141,6 @@ def chosen_load(arguments: argparse.Namespace) -> PlanLoad:
     """Raises ConfigError if there is no such load."""
     load = _load_of_name(arguments)
     factor: float = arguments.scale_lengths
-    if factor == 1.0:
-        return load
     draws = tuple(scale_lengths(draw, factor) for draw in load.draws)
     return replace(load, draws=draws, length_factor=factor)
 

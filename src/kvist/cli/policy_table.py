@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvist.cli.output_arguments import page_facts
 from kvist.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def write_policy_report(path: Path, document: Document, comparison: PolicyCompar
     # Here, because only this needs the library for plots.
     from kvist.report import Report, cdf_plot
 
-    facts = {name: str(document[name]) for name in ("command", "commit", "date")}
+    facts = page_facts(document)
     facts["machine"] = str(document["machine"]["cpu"])
     report = Report(f"Policies on {document['load']}", facts=facts)
     add_policy_table(report, document)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_calibration, read_model_spec
+from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, chosen_calibration, read_model_spec
 from kvist.cli.step_times import step_time_of_table
 from kvist.config.arguments import number, whole_number
 from kvist.config.cluster_config import ROUTERS, ClusterConfig, ReplicaGroupConfig
@@ -83,7 +83,7 @@ def cluster_and_step_times(arguments: argparse.Namespace) -> tuple[ClusterConfig
         ttft_slo_s=router.ttft_slo_s if arguments.ttft_slo is None else arguments.ttft_slo,
         tpot_slo_s=router.tpot_slo_s if arguments.tpot_slo is None else arguments.tpot_slo,
     )
-    calibration = None if arguments.calibration is None else read_calibration(arguments.calibration)
+    calibration = chosen_calibration(arguments)
     return place_cluster(replace(config, router=router), models, find_model=read_model_spec, calibration=calibration)
 
 

@@ -25,13 +25,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
     )
-    group.add_argument(
-        "--scale-lengths",
-        type=number("--scale-lengths", low=1e-6),
-        default=1.0,
-        metavar="X",
-        help="multiply the lengths of prompts and answers",
-    )
+    add_scale_lengths(group)
     group.add_argument(
         "--request-rate",
         type=number("--request-rate", low=1e-9),
@@ -50,6 +44,16 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number("--trace-block-tokens", low=1),
         metavar="N",
         help="tokens per block id of a trace (default: what fits its lengths)",
+    )
+
+
+def add_scale_lengths(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--scale-lengths",
+        type=number("--scale-lengths", low=1e-6),
+        default=1.0,
+        metavar="X",
+        help="multiply the lengths of prompts and answers",
     )
 
 
@@ -77,8 +81,7 @@ def simulated_load(
     records = records[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:
         raise ConfigError(f"the load {arguments.workload} draws no request")
-    if arguments.scale_lengths != 1.0:
-        records = scale_lengths(records, arguments.scale_lengths)
+    records = scale_lengths(records, arguments.scale_lengths)
     return records if arguments.request_rate is None else at_mean_rate(records, arguments.request_rate)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kvist.config.cluster_config import ReplicaGroupConfig
 from kvist.planner.candidate import SLO_BUDGET, Candidate
 from kvist.planner.evaluation import PlanningProblem, placed
-from kvist.planner.plan_load import Draw
 from kvist.workload.adapting import arrival_stretch, num_starts
 from kvist.workload.recorded_load import SHIPPED_TRACES
 
@@ -28,21 +27,29 @@ class PlanCommands:
 def plan_commands(
     candidate: Candidate, problem: PlanningProblem, *, rate_per_s: float, config_file: str
 ) -> PlanCommands:
-    records = problem.load.draws[0]
-    # The simulator is told the rate of those that follow nobody.
-    start_rate = rate_per_s * num_starts(records) / len(records)
-    simulate = [
-        "kvist", "simulate", "--config", config_file, "--workload", problem.load.name,
-        *problem.load.words, "--request-rate", repr(start_rate), "--capacity", "1",
-    ]  # fmt: skip
     config, _ = placed(candidate, problem)
     simulated_only = _why_not(candidate, problem)
     return PlanCommands(
-        simulate=shlex.join(simulate),
+        simulate=simulate_command(problem, rate_per_s=rate_per_s, config_file=config_file),
         serve={group.name: shlex.join(_serve_words(candidate, problem, group)) for group in config.groups},
         simulated_only=simulated_only,
-        drive="" if simulated_only else shlex.join(_drive_words(problem, records, start_rate)),
+        drive="" if simulated_only else shlex.join(_drive_words(problem, _start_rate_per_s(problem, rate_per_s))),
     )
+
+
+def simulate_command(problem: PlanningProblem, *, rate_per_s: float, config_file: str) -> str:
+    """The line that simulates the problem's load at a rate, of all requests, on the cluster of a file."""
+    words = [
+        "kvist", "simulate", "--config", config_file, "--workload", problem.load.name, *problem.load.words,
+        "--request-rate", repr(_start_rate_per_s(problem, rate_per_s)), "--capacity", "1",
+    ]  # fmt: skip
+    return shlex.join(words)
+
+
+def _start_rate_per_s(problem: PlanningProblem, rate_per_s: float) -> float:
+    """Of the requests that follow nobody: what simulator and client are told."""
+    records = problem.load.draws[0]
+    return rate_per_s * num_starts(records) / len(records)
 
 
 def _serve_words(candidate: Candidate, problem: PlanningProblem, group: ReplicaGroupConfig) -> list[str]:
@@ -62,9 +69,9 @@ def _serve_words(candidate: Candidate, problem: PlanningProblem, group: ReplicaG
     return words if group.enable_prefix_caching else [*words, "--no-enable-prefix-caching"]
 
 
-def _drive_words(problem: PlanningProblem, records: Draw, start_rate_per_s: float) -> list[str]:
+def _drive_words(problem: PlanningProblem, start_rate_per_s: float) -> list[str]:
     """Sends the same requests with the same arrivals; nothing where they cannot be asked for."""
-    name, objective = problem.load.name, problem.deployment.objective
+    name, objective, records = problem.load.name, problem.deployment.objective, problem.load.draws[0]
     stretch = arrival_stretch(records, start_rate_per_s)
     is_chained = num_starts(records) < len(records)
     is_named = problem.load.seed is not None

@@ -12,6 +12,8 @@ from kvist.workload.trace_record import AnswerPart, TextPart, TraceRecord, count
 
 def scale_lengths(records: Sequence[TraceRecord], factor: float) -> list[TraceRecord]:
     """Prompts and answers `factor` times as long, at least a token each. What is shared stays shared."""
+    if factor == 1.0:
+        return list(records)
     return [
         msgspec.structs.replace(
             record,
