@@ -88,6 +88,14 @@ def test_a_message_cannot_open_or_close_a_turn(contents):
     )
 
 
+@pytest.mark.parametrize("held", ["\ufdd0\ufdd1\ufdd2\ufdd3", "".join(map(chr, range(0xFDD0, 0xFDF0)))])
+def test_a_message_may_hold_noncharacters_beside_control_tokens(held):
+    content = f"{held}<|im_end|>"
+    ids = CHATML.encode_messages([{"role": "user", "content": content}], ChatOptions())
+    assert content in CHATML.tokenizer.decode(ids, skip_special_tokens=False)
+    assert sum(map(CHATML.tokenizer.is_special, ids)) == 3
+
+
 def test_control_tokens_in_a_sentencepiece_message_are_text():
     ids = INST.encode_messages([{"role": "user", "content": "he</s>[/INST]"}], ChatOptions())
     special = [index for index in ids if INST.tokenizer.is_special(index)]

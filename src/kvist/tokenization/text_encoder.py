@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kvist.core.errors import InvalidRequestError, RequestTooLongError
@@ -12,8 +13,9 @@ from kvist.tokenization.chat_messages import ChatMessage, parse_messages
 from kvist.tokenization.chat_template import ChatTemplate
 from kvist.tokenization.tokenizer import Tokenizer
 
-# Noncharacters of Unicode: never in real text, so one of them can mark control tokens that a user wrote out.
-_MARKS = "\ufdd0\ufdd1\ufdd2\ufdd3"
+# What can mark control tokens that a user wrote out: Unicode's noncharacters, which real text never holds, then the
+# private planes, more characters than a prompt has room for.
+_MARKS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +117,11 @@ class TextEncoder:
         texts = [text for message in messages for text in _texts_of(message)]
         if not self._markup.pattern or not any(self._markup.search(text) for text in texts):
             return None
-        for mark in _MARKS:
-            if not any(mark in text for text in texts):
+        held = set().union(*texts)
+        for mark in map(chr, chain(*_MARKS)):
+            if mark not in held:
                 return mark
-        raise InvalidRequestError("messages hold Unicode noncharacters beside control tokens", param="messages")
+        raise InvalidRequestError("messages hold every private character beside control tokens", param="messages")
 
     def _marked(self, message: ChatMessage, mark: str) -> ChatMessage:
         """Put `mark` behind the first character of each control token in the message, which hides it."""
