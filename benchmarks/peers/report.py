@@ -11,6 +11,7 @@ from benchmarks.result_file import spread
 # Median, min and max of these are taken over repeats. Unit, and whether more is better.
 MEASURES: Mapping[str, tuple[str, bool]] = {
     "decode_128": ("tokens/s", True),
+    "prefill_256": ("tokens/s", True),
     "prefill_512": ("tokens/s", True),
     "prefill_2048": ("tokens/s", True),
     "fixed_16": ("tokens/s", True),
