@@ -1,4 +1,4 @@
-"""The limit on open files: each waiting client holds one. Imports nothing of a server, to be asked before one starts."""
+"""The limit on open files: each waiting client holds one. Asked before anything of a server is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def allow_many_connections() -> None:
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if wanted < LEAST_OPEN_FILES:
         raise ConfigError(
-            f"this process may open {wanted} files, and a server needs {LEAST_OPEN_FILES} and one more for each client. "
+            f"this process may open {wanted} files; a server needs {LEAST_OPEN_FILES}, and one more for each client. "
             "Raise the limit with ulimit -n"
         )
     if soft != resource.RLIM_INFINITY and soft < wanted:
