@@ -83,10 +83,12 @@ class ServerCodec:
             except TimeoutError as error:
                 message = f"{self._url} gave no answer to POST {route} within {TIMEOUT_S:g} s"
                 raise EngineUnavailableError(message) from error
-            except (http.client.HTTPException, OSError) as error:
+            except http.client.HTTPException as error:  # it took the connection again, and hung up again
+                raise ConfigError(f"POST {route} failed: {error!r}. {_ADVICE}") from error
+            except OSError as error:
                 raise EngineUnavailableError(
-                    f"{self._url} went away while it was asked for tokens (POST {route}: {error or repr(error)}); is "
-                    "the server still there?"
+                    f"{self._url} went away while it was asked for tokens (POST {route}: {error.strerror or error}). "
+                    "Is the server still there?"
                 ) from error
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"POST {route} gives no JSON: {error}. {_ADVICE}") from error
