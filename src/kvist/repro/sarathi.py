@@ -286,28 +286,33 @@ def _needs(rates: BestRates, run: LoadRun) -> str:
 
 
 def _lost_row(rates: BestRates, runs: Offline) -> ReproRow:
+    """The machine is fast and slow by turns of seconds to minutes: what it did to the run is told apart by rates of the
+    seconds before and after it.
+    """
     run = runs.chunked[0]
+    reached = utilization_of(rates, run, while_prompts_wait=True)
     beside = best_rates(shortest(runs.beside), max_num_tokens=STATIC_TOKEN_BUDGET)
-    each = step_utilization(rates, run)
+    reached_beside = utilization_of(beside, run, while_prompts_wait=True)
+    each = step_utilization(beside, run)
     return ReproRow(
         name="long_offline: time lost at saturation",
         unit="%",
-        measured=1.0 - utilization_of(rates, run, while_prompts_wait=True),
+        measured=1.0 - reached,
         baseline=1.0 - utilization_of(rates, runs.static[0], while_prompts_wait=True),
         brief="55% -> 15%",
-        setup="the rest of the time, and where chunked_prefill loses it, by the times of all operations of its steps",
-        why=_losses(lost_time(rates, run, runs.operations))
-        + f". The median step reaches {each.median:.0%} of its best and one in ten {each.best_tenth:.0%} or more. The"
-        " machine is fast and slow by turns of seconds to minutes: at the best rates of the seconds before and after"
-        f" the run the chunks' utilization is {utilization_of(beside, run, while_prompts_wait=True):.1%}",
+        setup="the rest of the time, by the times of all operations of chunked_prefill's steps",
+        why=f"{reached_beside - reached:.1%} because the machine was slower than in the best seconds of this"
+        f" measurement: at the best rates of the seconds before and after the run utilization is {reached_beside:.1%}."
+        f" {_losses(lost_time(beside, run, runs.operations))}. The median step reaches {each.median:.0%} of these"
+        f" rates, one in ten {each.best_tenth:.0%} or more",
     )
 
 
 def _losses(lost: LostTime | None) -> str:
     if lost is None:
-        return "this executor does not time its operations"
+        return "This executor does not time its operations"
     return (
-        f"products and all else per token take {lost.products:.1%} of the time more than at their best, attention"
+        f"Beyond these rates products and all else per token take {lost.products:.1%} of the time, attention"
         f" {lost.attention:.1%}; {lost.outside:.1%} goes by in steps outside operations (planning, layout of the"
         f" batch, sampling), {lost.between:.1%} between steps"
     )
