@@ -17,7 +17,7 @@ from kvist.cluster.early_rejection import MIN_ENDED, MIN_RETRY_AFTER_S, coming_s
 from kvist.cluster.fair_queue import FairQueue
 from kvist.cluster.predictions import Predictor, PrefillEstimate
 from kvist.cluster.prefill_choice import PrefillChoice
-from kvist.cluster.prefix_index import PrefixIndex, prefix_keys
+from kvist.cluster.prefix_index import PrefixIndex, PrefixKey, prefix_keys
 from kvist.cluster.role_balance import RoleBalance, RoleChange
 from kvist.cluster.routing_policies.registry import ROUTING_POLICIES
 from kvist.cluster.routing_view import RoutingView
@@ -90,7 +90,7 @@ class GlobalScheduler:
     def _place(self, request: ClusterRequest, candidates: Sequence[ReplicaState], now: float) -> Decision:
         state = self.state
         self._predictor.start()
-        keys = prefix_keys(request.domain, request.prompt_token_ids, self._block_size)
+        keys = self._keys(request)
         choice = PrefillChoice(
             request=request,
             keys=keys,
@@ -131,6 +131,12 @@ class GlobalScheduler:
             predicted_ttft_s=prefill.ttft_s,
             predicted_tpot_s=decode.tpot_s,
         )
+
+    def _keys(self, request: ClusterRequest) -> list[PrefixKey]:
+        """Of the prompt's prefixes; none where nobody holds any, as without prefix caching."""
+        if not len(self._index) and self._tiers.is_empty:
+            return []
+        return prefix_keys(request.domain, request.prompt_token_ids, self._block_size)
 
     def _note_placed(
         self, request: ClusterRequest, prefill: PrefillEstimate, decode: DecodeEstimate, now: float

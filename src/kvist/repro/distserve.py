@@ -122,17 +122,30 @@ def best_placement(candidates: Sequence[Candidate], problem: PlanningProblem, ef
 def pairs(shapes: Sequence[Shape], max_devices: int) -> list[Candidate]:
     """One prefill and one decode replica in one host: Alg. 2 within a node."""
     return [
-        Candidate(
-            prefill=prefill, decode=decode, policy="prefill_first", token_budget=2048, number_format="fp16",
-            is_pinned=True,
-        )
+        pair(prefill, decode)
         for prefill, decode in product(shapes, repeat=2)
         if prefill.num_devices + decode.num_devices <= max_devices
-    ]  # fmt: skip
+    ]
+
+
+def pair(prefill: Shape, decode: Shape) -> Candidate:
+    """No prefix cache, as DistServe has none; nothing is shared in its loads."""
+    return Candidate(
+        prefill=prefill,
+        decode=decode,
+        policy="prefill_first",
+        token_budget=2048,
+        number_format="fp16",
+        enable_prefix_caching=False,
+        is_pinned=True,
+    )
 
 
 def colocated(shapes: Sequence[Shape], policy: str = "prefill_first") -> list[Candidate]:
-    return [Candidate(mixed=shape, policy=policy, token_budget=2048, number_format="fp16") for shape in shapes]
+    return [
+        Candidate(mixed=shape, policy=policy, token_budget=2048, number_format="fp16", enable_prefix_caching=False)
+        for shape in shapes
+    ]
 
 
 def shapes(ranks: Sequence[int], stages: Sequence[int]) -> list[Shape]:
@@ -244,10 +257,7 @@ def _opt_load(lengths: Lengths, *, is_quick: bool) -> PlanLoad:
 
 
 def _published_13b() -> Candidate:
-    return Candidate(
-        prefill=Shape(tensor_parallel_size=2), decode=Shape(tensor_parallel_size=1), policy="prefill_first",
-        token_budget=2048, number_format="fp16", is_pinned=True,
-    )  # fmt: skip
+    return pair(Shape(tensor_parallel_size=2), Shape(tensor_parallel_size=1))
 
 
 def _name(evaluation: Evaluation) -> str:
@@ -260,14 +270,7 @@ def _opt_66b(setting: ReproSetting, effort: Effort) -> list[ReproRow]:
     load = sharegpt(is_quick=setting.is_quick)
     objective = parse_objective("ttft=400ms,tpot=100ms,attainment=0.9")
     split_problem = problem_of("opt-66b", load, objective, FittedLatencies(SWIFT_TRANSFORMER))
-    published = Candidate(
-        prefill=Shape(tensor_parallel_size=4),
-        decode=Shape(tensor_parallel_size=2, pipeline_parallel_size=2),
-        policy="prefill_first",
-        token_budget=2048,
-        number_format="fp16",
-        is_pinned=True,
-    )
+    published = pair(Shape(tensor_parallel_size=4), Shape(tensor_parallel_size=2, pipeline_parallel_size=2))
     space = [published] if setting.is_quick else pairs(shapes((2, 4), (1, 2)), 8)
     split = best_placement(space, split_problem, effort)
     theirs = next(each for each in split.judged if each.candidate == published)

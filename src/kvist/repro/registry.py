@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
+from kvist.planner.evaluation import GC_THRESHOLD
 from kvist.repro.result import ReproResult
 from kvist.repro.setting import ReproSetting
 
@@ -47,6 +49,9 @@ def find(name: str) -> Repro:
 
 def run(name: str, setting: ReproSetting) -> ReproResult:
     """Run the reproduction `name`."""
+    repro = find(name)
+    if repro.is_simulated:
+        gc.set_threshold(GC_THRESHOLD)
     # By name: a list of reproductions needs none of them.
-    result: ReproResult = import_module(find(name).module).run(setting)
+    result: ReproResult = import_module(repro.module).run(setting)
     return result

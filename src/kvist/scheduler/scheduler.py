@@ -221,7 +221,7 @@ class Scheduler:
                 self._finish(request, FinishReason.LENGTH, now)
         for request, _, _ in outcome.verified:
             self._give_back_blocks(request)
-        self._reserve.note_step()
+        self._reserve.note_steps(1)
         self._start_rate.note_step(
             num_started=step.num_started, num_tokens=step.num_started_tokens, step_time_s=result.step_time_s
         )
