@@ -9,7 +9,6 @@ from importlib import import_module
 
 from kvist.core.errors import ConfigError
 from kvist.core.suggest import did_you_mean
-from kvist.planner.evaluation import GC_THRESHOLD
 from kvist.repro.result import ReproResult
 from kvist.repro.setting import ReproSetting
 
@@ -49,9 +48,11 @@ def find(name: str) -> Repro:
 
 def run(name: str, setting: ReproSetting) -> ReproResult:
     """Run the reproduction `name`."""
+    # Here and by name: a list of reproductions needs none of this.
     repro = find(name)
     if repro.is_simulated:
+        from kvist.planner.evaluation import GC_THRESHOLD
+
         gc.set_threshold(GC_THRESHOLD)
-    # By name: a list of reproductions needs none of them.
     result: ReproResult = import_module(repro.module).run(setting)
     return result
