@@ -62,7 +62,8 @@ def content() -> str:
     if speed is not None:
         made = speed["results"]
         lines += [
-            f"A plan over {made['candidates']} candidates (`{made['command']}`) took {_time(made)}: {made['simulations']} runs, {made['simulated_steps']:,} steps and "
+            f"A plan over {made['candidates']} candidates (`{made['command']}`) took {_time(made)}: "
+            f"{made['simulations']} runs, {made['simulated_steps']:,} steps and "
             f"{made['simulated_tokens']:,} output tokens, {made['steps_per_cpu_s']:,.0f} and "
             f"{made['tokens_per_cpu_s']:,.0f} a second. `{speed['command']}`, commit {speed['commit'][:12]}.",
             "",
