@@ -48,13 +48,22 @@ def test_a_drained_replica_gives_its_decodes_away() -> None:
 def test_a_replica_short_of_memory_gives_away_its_latest_until_it_is_not() -> None:
     scheduler = router(roles="dd")
     for index in range(12):
-        decode(scheduler, f"r{index}", 0, num_tokens=400, at_s=float(index))
+        decode(scheduler, f"r{index}", 0, num_tokens=400, at_s=0.01 * index)
 
-    moves = scheduler.migrate(20.0)
+    moves = scheduler.migrate(0.2)
 
     assert [move.request_id for move in moves] == ["r11", "r10"]  # 12 x 400 of 4,096 tokens
     assert scheduler.state.replicas[0].decode_tokens <= FULL_SHARE * 4096
-    assert scheduler.migrate(20.1) == []
+    assert scheduler.migrate(0.2) == []
+
+
+def test_outputs_that_outgrow_what_was_expected_make_a_replica_short() -> None:
+    scheduler = router(roles="dd")
+    for index in range(10):
+        decode(scheduler, f"r{index}", 0)
+
+    assert scheduler.migrate(0.5) == []
+    assert scheduler.migrate(5.0)
 
 
 def test_nobody_is_filled_past_what_would_send_decodes_back() -> None:

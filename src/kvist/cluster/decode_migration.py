@@ -8,7 +8,7 @@ included, is expected sooner than where it is. A choice, made from the router's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvist.cluster.cluster_state import ClusterState, DecodeWork, ReplicaState
@@ -39,66 +39,80 @@ def choose_migration(
 
     may_move: whether a request decodes by now, and has not been moved too often.
     """
-    for source in state.replicas:
-        if not source.is_live or not (_is_drained(source) or _is_short(source)):
+    accounts = [_Account(replica, state, predictor, now) for replica in state.replicas if replica.is_live]
+    for source in accounts:
+        if not (source.is_drained or source.is_short):
             continue
-        latest_first = sorted(source.decodes.items(), key=lambda item: -item[1].starts_s)
+        latest_first = sorted(source.replica.decodes.items(), key=lambda item: -item[1].starts_s)
         for request_id, work in latest_first:
             if not work.has_started or not may_move(request_id):
                 continue
-            target = _best_target(source, work, state, predictor, now)
+            target = _best_target(source, work, accounts, predictor, now)
             if target is not None:
-                return Migration(request_id, source.replica_id, target.replica_id)
+                return Migration(request_id, source.replica.replica_id, target.replica.replica_id)
     return None
 
 
-def _is_drained(replica: ReplicaState) -> bool:
-    return replica.decode_weight <= 0.0
+class _Account:
+    """What a replica's decodes take. How far each is follows from how long it has decoded."""
 
+    def __init__(self, replica: ReplicaState, state: ClusterState, predictor: Predictor, now: float) -> None:
+        self.replica = replica
+        self._now = now
+        self._step_s = predictor.decode_step_s(replica.spec, len(replica.decodes), replica.decode_tokens)
+        self._expected = state.expected_output_tokens(LONGEST_OUTPUT)
+        self.total_tokens = sum(map(self.num_tokens, replica.decodes.values()))
 
-def _is_short(replica: ReplicaState) -> bool:
-    return replica.decode_tokens > FULL_SHARE * replica.spec.kv_cache_tokens
+    @property
+    def is_drained(self) -> bool:
+        return self.replica.decode_weight <= 0.0
+
+    @property
+    def is_short(self) -> bool:
+        return self.total_tokens > FULL_SHARE * self.replica.spec.kv_cache_tokens
+
+    def has_room(self, num_tokens: int) -> bool:
+        replica = self.replica
+        if not replica.can_decode or len(replica.decodes) >= replica.spec.max_num_seqs:
+            return False
+        return self.total_tokens + num_tokens <= ROOM_SHARE * replica.spec.kv_cache_tokens
+
+    def num_tokens(self, work: DecodeWork) -> int:
+        """At its end, as was expected, or by now if that is more."""
+        return work.num_tokens + max(0, self._num_done(work) - self._expected)
+
+    def num_left(self, work: DecodeWork) -> int:
+        """Output tokens that are expected yet: one at least."""
+        return max(1, self._expected - self._num_done(work))
+
+    def _num_done(self, work: DecodeWork) -> int:
+        if not work.has_started or self._step_s <= 0.0:
+            return 0
+        return int((self._now - work.starts_s) / self._step_s)
 
 
 def _best_target(
-    source: ReplicaState, work: DecodeWork, state: ClusterState, predictor: Predictor, now: float
-) -> ReplicaState | None:
+    source: _Account, work: DecodeWork, accounts: Sequence[_Account], predictor: Predictor, now: float
+) -> _Account | None:
     """Where the rest of the output is expected soonest, among replicas with room; None if staying is better."""
-    num_left = _expected_left(source, work, state, predictor, now)
+    num_tokens, num_left = source.num_tokens(work), source.num_left(work)
+    held = KVSource(KVPlace.DEVICE, source.replica.replica_id)
 
-    def rest_s(replica: ReplicaState) -> float:
+    def rest_s(account: _Account) -> float:
+        num_prompt_tokens = max(num_tokens - num_left, 1)
         return num_left * predictor.tpot_s(
-            replica, num_prompt_tokens=work.num_tokens - num_left, num_output_tokens=num_left, now=now
+            account.replica, num_prompt_tokens=num_prompt_tokens, num_output_tokens=num_left, now=now
         )
 
-    def moved_s(replica: ReplicaState) -> float:
-        held = KVSource(KVPlace.DEVICE, source.replica_id)
-        return predictor.transfer_s(held, source.spec.node, replica.spec, work.num_tokens)
+    def moved_s(account: _Account) -> float:
+        return predictor.transfer_s(held, source.replica.spec.node, account.replica.spec, num_tokens)
 
-    able = [replica for replica in state.replicas if replica is not source and _has_room(replica, work)]
-    best = min(able, key=lambda each: (moved_s(each) + rest_s(each), each.replica_id), default=None)
+    others = [each for each in accounts if each is not source and each.has_room(num_tokens)]
+    best = min(others, key=lambda each: (moved_s(each) + rest_s(each), each.replica.replica_id), default=None)
     if best is None:
         return None
-    if _is_short(source):
-        stays_s, goes_s = predictor.prefill_s(source.spec, work.num_tokens, 0), moved_s(best)
+    if source.is_short:
+        stays_s, goes_s = predictor.prefill_s(source.replica.spec, num_tokens, 0), moved_s(best)
     else:
         stays_s, goes_s = rest_s(source), moved_s(best) + rest_s(best)
     return best if goes_s < stays_s else None
-
-
-def _has_room(replica: ReplicaState, work: DecodeWork) -> bool:
-    spec = replica.spec
-    is_free = len(replica.decodes) < spec.max_num_seqs
-    return (
-        replica.can_decode and is_free and replica.decode_tokens + work.num_tokens <= ROOM_SHARE * spec.kv_cache_tokens
-    )
-
-
-def _expected_left(
-    replica: ReplicaState, work: DecodeWork, state: ClusterState, predictor: Predictor, now: float
-) -> int:
-    """Output tokens that it is expected to add yet, by how long it has decoded: one at least."""
-    expected = state.expected_output_tokens(LONGEST_OUTPUT)
-    step_s = predictor.decode_step_s(replica.spec, len(replica.decodes), replica.decode_tokens)
-    num_done = int((now - work.starts_s) / step_s) if step_s > 0.0 else 0
-    return max(1, min(expected - num_done, work.num_tokens - 1))

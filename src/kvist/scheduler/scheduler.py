@@ -187,6 +187,16 @@ class Scheduler:
         self._finish(request, FinishReason.ABORT, now, keeps_kv=True)
         return num_tokens
 
+    def forgo_kv(self, request_id: RequestId) -> bool:
+        """Let a request that awaits memory for KV from elsewhere start like any other: nobody holds that KV for it.
+
+        Returns whether there was such a request. One whose blocks are reserved is told by `kv_handover.arrive` instead.
+        """
+        request = self._state.handover.asked.pop(request_id, None)
+        if request is not None:
+            self._state.queue.add(request)
+        return request is not None
+
     def schedule(self, now: float) -> StepPlan | None:
         """Plan the next step, or None if nothing can be planned now.
 

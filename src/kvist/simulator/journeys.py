@@ -61,6 +61,7 @@ class Journeys:
         self._transfers = transfers
         self._open: dict[RequestId, Journey] = {}
         self._held: dict[RequestId, Journey] = {}
+        self._await_memory: dict[RequestId, Journey] = {}  # moved, and no blocks are reserved for their KV yet
         self.ended: list[Journey] = []  # since the owner last looked
 
     def begin(self, journey: Journey, now_ns: int) -> None:
@@ -160,6 +161,7 @@ class Journeys:
     def note_receive(self, replica: SimulatedReplica, receive: KVReceive, now_ns: int) -> None:
         """A replica has reserved blocks: bring what belongs into them."""
         journey = self._open.get(receive.request_id)
+        self._await_memory.pop(receive.request_id, None)
         if journey is None or journey.placement is None:
             replica.abort(receive.request_id, now_ns)
         elif journey.is_prefilled:
@@ -179,7 +181,17 @@ class Journeys:
                 self._router.note_moved(request_id, journey.placement.decode)
 
     def migrate(self, now_ns: int) -> None:
-        """Ask for the decodes that the router would move."""
+        """Ask for the decodes that the router would move.
+
+        Those that found no memory where they went since the last time are computed again there: two replicas that
+        hold each other's requests until the other one has memory would wait for ever.
+        """
+        waiting, self._await_memory = self._await_memory, {}
+        for request_id, journey in waiting.items():
+            if self._open.get(request_id) is journey and journey.placement is not None:
+                self._replicas[journey.placement.prefill].release_lease(request_id, now_ns)
+                self._replicas[journey.placement.decode].forgo_kv(request_id, now_ns)
+                self.note_moved(request_id)
         for move in self._router.migrate(now_ns / NS_PER_S):
             self._open[move.request_id].move = move
             self._replicas[move.source].give_up(move.request_id, now_ns)
@@ -212,6 +224,7 @@ class Journeys:
         self._transfers.close_stream(request_id)
         if num_tokens:
             self._transfers.open_move(request_id, journey.placement)
+            self._await_memory[request_id] = journey
         else:
             self._router.note_moved(request_id, move.target)
         self._replicas[move.target].submit(new, now_ns)

@@ -173,6 +173,15 @@ class SimulatedReplica:
 
         self.deliver(hand_over, now_ns)
 
+    def forgo_kv(self, request_id: RequestId, now_ns: int) -> None:
+        """If the request still awaits memory for KV from elsewhere, let it be computed here: the KV is given up."""
+
+        def forgo(now: float) -> Sequence[RequestEvent]:
+            self.scheduler.forgo_kv(request_id)
+            return []
+
+        self.deliver(forgo, now_ns)
+
     def bring(self, request_id: RequestId, num_tokens: int, now_ns: int) -> None:
         """The KV of the request's first `num_tokens` tokens is in its blocks."""
 
