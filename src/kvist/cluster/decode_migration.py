@@ -17,7 +17,7 @@ from kvist.core.request import RequestId
 from kvist.kvcache.connector import KVPlace, KVSource
 
 # Shares of a pool that its decodes are expected to take at their ends. Above the first one a replica gives some away,
-# and none takes more than the second one: so nothing goes to and fro.
+# and none takes more than the second one: so nothing goes back and forth.
 FULL_SHARE = 1.0
 ROOM_SHARE = 0.85
 LONGEST_OUTPUT = 2**31  # no bound of its own on what outputs are expected to become
