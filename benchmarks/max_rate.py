@@ -3,7 +3,9 @@
 The same search of `kvist bench serve --find-max-rate` on the frozen load `chat` for both: the same targets in
 milliseconds, and texts of their own in each step. Before it: python -m benchmarks.peers.environments
 
-Run: python -m benchmarks.max_rate [--num-prompts N] [--ttft MS] [--tpot MS]
+A search takes two to four minutes. `--engines kvist` needs no environments.
+
+Run: python -m benchmarks.max_rate [--engines NAME ...] [--num-prompts N] [--ttft MS] [--tpot MS]
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from kvist.config.model_config import DEFAULT_MODEL
 from kvist.execution.threads import granted_cores
 from kvist.weights.fetch import resolve_model
 
-NAMES = (KVIST.name, "llama.cpp Q4_0")
+ENGINES = {"kvist": KVIST.name, "llama.cpp": "llama.cpp Q4_0"}
 START_RATE = "3"
 TOLERANCE = "0.12"
 MAX_S = 600.0
@@ -42,7 +44,7 @@ def main() -> None:
         "--tokenizer", str(settings.model),
     ]  # fmt: skip
     results: dict[str, object] = {"targets": {"ttft_ms": arguments.ttft, "tpot_ms": arguments.tpot}}
-    for name in NAMES:
+    for name in (ENGINES[engine] for engine in arguments.engines):
         results[name] = _search(next(peer for peer in PEERS if peer.name == name), settings, words)
         print(f"{name}: {results[name]}", flush=True)
     print(write_result("max_rate", results, seed=None, num_warm_up=1, limits=LIMITS))
@@ -72,6 +74,7 @@ def _search(peer: Peer, settings: Settings, words: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="(default: both)")
     parser.add_argument("--num-prompts", type=int, default=40, metavar="N", help="of each step (default: 40)")
     parser.add_argument("--ttft", type=float, default=1000.0, metavar="MS", help="(default: 1000)")
     parser.add_argument("--tpot", type=float, default=60.0, metavar="MS", help="(default: 60)")

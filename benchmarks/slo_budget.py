@@ -4,11 +4,10 @@ Virtual: every load, at its rate of the capacity that chunked_prefill with 512 t
 unloaded TTFT and 3 times the unloaded TPOT. The scheduler has to learn the machine. Two machines: a small model on two
 cores, where every token costs; a GPU, where up to some hundred tokens cost next to nothing.
 
-Real: one load, the variants in turn, as `kvist bench policies` does. A quarter of `changing` takes 20 s a run and five
-minutes in all.
+Real: see benchmarks/slo_budget_real.py.
 
 Run: python -m benchmarks.slo_budget
-     python -m benchmarks.slo_budget --real changing --scale 0.25 [--repeats 3]
+     python -m benchmarks.slo_budget --real [LOAD ...] [--repeats 2] [--minutes 12]
 """
 
 from __future__ import annotations
@@ -18,21 +17,16 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.result_file import RESULTS, write_result
-from kvist.bench.loaded_model import load_model
-from kvist.bench.policy_comparison import compare_policies, measure_capacity, served_requests
-from kvist.bench.policy_engines import RealPolicyEngine, Variant, VirtualPolicyEngine
+from benchmarks.slo_budget_real import Result, measure_loads, service_level
+from kvist.bench.policy_comparison import measure_capacity, served_requests
+from kvist.bench.policy_engines import Variant, VirtualPolicyEngine
 from kvist.bench.unloaded_latency import levels_of, targets_of
-from kvist.config.engine_config import EngineConfig
-from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.costmodel.linear_step_time import LinearStepTime
 from kvist.metrics.served_request import ServedRequest
-from kvist.weights.fetch import resolve_model
-from kvist.workload.load_file import ServiceLevel, frozen_loads
-from kvist.workload.shortening import shortened
+from kvist.workload.load_file import frozen_loads
 
 MACHINES = {
     "small model on two cores": LinearStepTime(
@@ -41,9 +35,6 @@ MACHINES = {
     "GPU": LinearStepTime(per_step_s=0.008, per_token_s=6e-5, per_decode_key_s=2e-8, per_prefill_pair_s=2e-9),
 }
 FIXED_CHUNKS = (16, 64, 256, 1024, 2048)
-REAL_CHUNKS = (64, 256, 1024)
-REAL_MAX_TOKENS = 2048  # of which unloaded latency is measured
-CAPACITY_DRAFT = 2.0  # requests per second of the load that capacity is measured with
 LARGEST = 2048
 MAX_TOKENS = 8192  # of a request
 NUM_BLOCKS = 8000
@@ -51,13 +42,6 @@ LIMITS = (
     "virtual: the time that prompts leave to streams; a request that is too late when it comes cannot be saved by any "
     "order. Real: what else runs on the machine, and how few requests a short run has"
 )
-Result = dict[str, Any]  # Any: what JSON holds
-
-
-def service_level() -> ServiceLevel:
-    level = frozen_loads().service_level
-    assert level is not None
-    return level
 
 
 def figures(requests: Sequence[ServedRequest], elapsed_s: float) -> Result:
@@ -111,72 +95,6 @@ def compared(runs: dict[str, Result]) -> Result:
     }
 
 
-def real(name: str, scale: float, num_repeats: int) -> Result:
-    """Capacity and unloaded latency are measured first; then the variants take turns, another one first each time."""
-    model_config = ModelConfig(max_model_len=MAX_TOKENS)
-    scheduler = SchedulerConfig(max_num_batched_tokens=max(REAL_CHUNKS), max_num_seqs=64)
-    path = resolve_model(model_config.model, revision=None, progress=lambda *_: None)
-    model = load_model(EngineConfig(model=model_config, scheduler=scheduler), path, num_blocks=NUM_BLOCKS)
-    engine = RealPolicyEngine(model, scheduler, num_blocks=NUM_BLOCKS)
-    load = shortened(frozen_loads().load(name), scale)
-    say("measuring what requests take alone, and the capacity")
-    unloaded = engine.unloaded(max_tokens=REAL_MAX_TOKENS)
-    capacity = measure_capacity(engine, load.records(capacity_per_s=CAPACITY_DRAFT), 512)
-    variants = [*(Variant("chunked_prefill", size) for size in REAL_CHUNKS), Variant("slo_budget", max(REAL_CHUNKS))]
-    repeats: list[Result] = []
-    outputs_are_equal = True
-    for repeat in range(num_repeats):
-        first = repeat % len(variants)
-        comparison = compare_policies(
-            engine,
-            [*variants[first:], *variants[:first]],
-            load.records(capacity_per_s=capacity),
-            capacity_per_s=capacity,
-            targets_of=targets_of(levels_of(service_level()), unloaded),
-            num_repeats=1,
-            say=say,
-        )
-        repeats.append({runs.variant.label: runs.results[0] for runs in comparison.runs})
-        outputs_are_equal &= comparison.equal_outputs
-    model.close()
-    done: Result = {
-        "capacity_per_s": capacity,
-        "unloaded": unloaded.as_document(),
-        "equal_outputs": outputs_are_equal,
-        "summary": real_summary(repeats),
-        "repeats": repeats,
-    }
-    print(json.dumps(done["summary"], indent=1))
-    return done
-
-
-def real_summary(repeats: Sequence[Result]) -> Result:
-    """Medians over the repeats with their range; the best fixed chunk is that of the best median."""
-
-    def of(label: str, field: str) -> list[float]:
-        return sorted(repeat[label][field] for repeat in repeats)
-
-    ours = Variant("slo_budget", max(REAL_CHUNKS)).label
-    summary: Result = {}
-    for field in ("slo_attainment", "request_goodput"):
-        medians = {label: statistics.median(of(label, field)) for label in repeats[0]}
-        best = max((label for label in medians if label != ours), key=lambda label: medians[label])
-        ratios = [repeat[ours][field] / max(repeat[best][field], 1e-9) for repeat in repeats]
-        summary[field] = {
-            **{
-                label: {"median": medians[label], "range": [of(label, field)[0], of(label, field)[-1]]}
-                for label in medians
-            },
-            "best_fixed": best,
-            "ours_over_best_fixed": {"median": statistics.median(ratios), "range": [min(ratios), max(ratios)]},
-        }
-    return summary
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def stored_results() -> Result:
     path = RESULTS / "slo_budget.json"
     results: Result = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
@@ -184,17 +102,17 @@ def stored_results() -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", metavar="LOAD")
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", nargs="*", metavar="LOAD", help="in real time, on these loads (default: on all)")
+    parser.add_argument("--repeats", type=int, default=2, metavar="N", help="of each policy on each load (default: 2)")
+    parser.add_argument("--minutes", type=float, default=12.0, metavar="M", help="begin no run after (default: 12)")
     arguments = parser.parse_args()
     results = stored_results()
     if arguments.real is None:
         results["virtual"] = virtual()
     else:
-        key = f"{arguments.real}, {arguments.scale:g} of it"
-        results.setdefault("real", {})[key] = real(arguments.real, arguments.scale, arguments.repeats)
+        measured = measure_loads(arguments.real, arguments.repeats, 60.0 * arguments.minutes)
+        results["real"] = {**results.get("real", {}), **measured}
     write_result("slo_budget", results, seed=None, num_warm_up=0, limits=LIMITS)
 
 

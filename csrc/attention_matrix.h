@@ -1,7 +1,9 @@
 // Attention's products on the matrix unit: queries, keys, softmax weights and values as bfloat16, sums in float32. Keys and values
-// lie in the pool as the unit multiplies them (see KVLayout). The denominators sum the weights before they are rounded.
+// lie in the pool as the unit multiplies them (see KVLayout), or are int8 and widened, which loses nothing: a key's scale goes to its
+// scores, a value's to its weights. The denominators sum the weights before they are scaled and rounded.
 #pragma once
 
+#include "attention_integers.h"
 #include "attention_softmax.h"
 #include "matrix_unit.h"
 
@@ -33,42 +35,68 @@ inline F16 exp2_weight(F16 x) {
 }
 
 struct MatrixTile {
-    alignas(64) uint16_t q[kMaxQueries * kMaxHeadDim];   // [query][head_dim], scaled
-    alignas(64) uint16_t v[kSegment * kMaxHeadDim];      // of two tiles or a segment, [keys / 2][head_dim][2]
+    alignas(64) uint16_t q[kMaxQueries * kMaxHeadDim];  // [query][head_dim], scaled
+    alignas(64) uint16_t v[kSegment * kMaxHeadDim];     // of two tiles or a segment, [keys / 2][head_dim][2]
+    alignas(64) uint16_t k[kSegment * kMaxHeadDim];     // likewise, of int8: [keys / 16][head_dim / 2][16][2]
+    alignas(64) float key_scales[kSegment];
+    alignas(64) float value_scales[kSegment];
     alignas(64) float scores[2][kBlockRows][kTileKeys];  // of a turn and of the next
     alignas(64) uint16_t weights[2][kBlockRows][kTileKeys];
-    alignas(64) float sums[kBlockRows][kLanes];                          // of the weights, if they are to stay
-    const uint8_t *keys[kSegment / kLanes], *values[kSegment / kLanes];  // of sixteen each, in the pool
+    alignas(64) float sums[kBlockRows][kLanes];  // of the weights, if they are to stay
+    // Of sixteen each: in the pool, and the keys where the unit finds them.
+    const uint8_t *keys[kSegment / kLanes], *values[kSegment / kLanes], *multiplied[kSegment / kLanes];
 };
 
 class MatrixMath {
    public:
     // By shape alone, so that results depend on nothing else.
-    static bool takes(const KVLayout& kv) { return kHasMatrixUnit && kv.type == KVType::bf16 && kv.head_dim % kDepth == 0; }
+    static bool takes(const KVLayout& kv) {
+        return kHasMatrixUnit && (kv.type == KVType::bf16 || kv.type == KVType::int8) && kv.head_dim % kDepth == 0;
+    }
 
     MatrixMath(const AttentionArgs& a, int num_queries)
-        : keeps_values_(num_queries > kBlocksAtOnce * kBlockRows), head_dim_(a.kv.head_dim), row_bytes_(4 * a.kv.block_size),
-          kv_(a.kv), room_(scratch<MatrixTile>()), unit_(shapes(std::min(num_queries, kBlockRows))) {}
+        : is_int8_(a.kv.type == KVType::int8), keeps_tiles_(num_queries > (is_int8_ ? 1 : kBlocksAtOnce) * kBlockRows),
+          head_dim_(a.kv.head_dim), row_bytes_(is_int8_ ? kTileBytes : 4 * a.kv.block_size), kv_(a.kv),
+          room_(scratch<MatrixTile>()), unit_(shapes(std::min(num_queries, kBlockRows))) {}
 
     void prepare_query(int i, const float* q, float scale) {
+        if (is_int8_) scale *= kIntegerScale;
         for (int d = 0; d < head_dim_; d += kLanes) store_bfloat(room_.q + i * head_dim_ + d, mul(load(q + d), set1(scale)));
     }
 
     // Takes keys [first, first + num_keys) of one segment, from the start of a tile on.
     void load_keys(const int32_t* block_table, int kv_head, int first, int num_keys) {
-        num_keys_ = num_keys, num_gathered_ = 0;
+        num_keys_ = num_keys, num_gathered_ = num_widened_ = 0;
         for (int i = 0; i * kLanes < num_keys; i++) {
             const int key = first + i * kLanes, slot = key % kv_.block_size;
-            room_.keys[i] = kv_.keys(block_table, key, kv_head) + 4 * slot;
-            room_.values[i] = kv_.values(block_table, key, kv_head) + 2 * slot * head_dim_;
+            const uint8_t *keys = kv_.keys(block_table, key, kv_head), *values = kv_.values(block_table, key, kv_head);
+            room_.keys[i] = room_.multiplied[i] = keys + 4 * slot;
+            room_.values[i] = values + (is_int8_ ? 1 : 2) * slot * head_dim_;
+            if (is_int8_) load_scales(i, keys, values, slot, std::min(kLanes, num_keys - i * kLanes));
+        }
+        if (is_int8_) std::fill(room_.value_scales + num_keys, room_.value_scales + round_up(num_keys), 0.0f);  // never written
+    }
+
+    // See to it that steps find a tile's keys and values. Tiles come in order, but may be left out. What passes once is widened by
+    // the steps themselves.
+    void need_keys(int tile) {
+        if (!is_int8_ || !keeps_tiles_) return;
+        for (; num_widened_ <= tile; num_widened_++)
+            for (int d = 0; d < head_dim_; d += kDepth) widen_keys(num_widened_, d);
+    }
+    void need_values(int tile) {
+        if (is_int8_ && !keeps_tiles_) return;
+        if (!keeps_tiles_) num_gathered_ = std::max(num_gathered_, tile);
+        for (; num_gathered_ <= tile; num_gathered_++) {
+            if (!is_int8_) gather_values(num_gathered_);
+            else
+                for (int half = 0; half < 2; half++) widen_values(num_gathered_, half, 0, head_dim_);
         }
     }
 
-    // Sees to it that value_step finds a tile's values. Tiles come in order, but may be left out.
-    void need_values(int tile) {
-        if (!keeps_values_) num_gathered_ = std::max(num_gathered_, tile);
-        while (num_gathered_ <= tile) gather_values(num_gathered_++);
-    }
+    // What a tile's scores and weights are to be multiplied with; null: nothing.
+    const float* key_scales(int tile) const { return is_int8_ ? room_.key_scales + tile * kTileKeys : nullptr; }
+    const float* value_scales(int tile) const { return is_int8_ ? room_.value_scales + tile * kTileKeys : nullptr; }
 
     // Products come in steps, for what runs beside them. All steps of one kind run before those of another.
     int num_score_steps() const { return head_dim_ / kDepth; }
@@ -77,8 +105,9 @@ class MatrixMath {
     // Scores of the block of queries from `query` on, for `columns` keys of a tile: products of 16 queries by 32 dimensions.
     void score_step(int step, int query, int tile, int columns, float (*scores)[kTileKeys]) {
         const int d = step * kDepth;
-        const uint8_t* const* keys = room_.keys + tile * kTileVectors;
+        const uint8_t* const* keys = room_.multiplied + tile * kTileVectors;
         const int64_t key_stride = row_bytes_, at = d / 2 * key_stride;
+        if (is_int8_ && !keeps_tiles_) widen_keys(tile, d);
         if (step == 0) {
             tile_zero<0>();
             tile_zero<1>();
@@ -113,6 +142,7 @@ class MatrixMath {
     void value_step(int step, int tile, const uint16_t (*weights)[kTileKeys], float* out, bool starts) {
         const int d = step / 2 * kValueColumns, half = step % 2;
         const uint16_t* values = tile_values(tile) + half * kDepth * head_dim_ + 2 * d;
+        if (is_int8_ && !keeps_tiles_) widen_values(tile, half, d, std::min(d + kValueColumns, head_dim_));
         tile_load<5>(weights[0] + half * kDepth, sizeof weights[0]);
         const bool is_whole = d + kValueColumns <= head_dim_;
         const int64_t stride = 4 * head_dim_;
@@ -151,6 +181,55 @@ class MatrixMath {
     MatrixTile& room() { return room_; }
 
    private:
+    static constexpr int round_up(int num_keys) { return (num_keys + kTileKeys - 1) / kTileKeys * kTileKeys; }
+
+    // Of `count` slots from `slot` on, for the keys from 16 * i on.
+    void load_scales(int i, const uint8_t* keys, const uint8_t* values, int slot, int count) {
+        const int64_t at = int64_t{head_dim_} * kv_.block_size + 4 * slot;
+        std::memcpy(room_.key_scales + i * kLanes, keys + at, sizeof(float) * kLanes);
+        for (int j = 0; j < count; j++) {
+            float scale;
+            std::memcpy(&scale, values + at + 4 * j, 4);
+            room_.value_scales[i * kLanes + j] = scale * kIntegerScale;
+        }
+    }
+
+    // Numbers [d, d + kDepth) of a tile's keys.
+    void widen_keys(int tile, int d) {
+        const int first = tile * kTileVectors;
+        const int64_t quad_bytes = 4 * kv_.block_size;
+        uint16_t* to = tile_keys(tile) + d * kLanes;
+        for (int i = first; i < first + kTileVectors && i * kLanes < num_keys_; i++, to += head_dim_ * kLanes) {
+            room_.multiplied[i] = reinterpret_cast<const uint8_t*>(to - d * kLanes);
+            const uint8_t *quads = room_.keys[i] + d / 4 * quad_bytes, *next = later(room_.keys, i) + d / 4 * quad_bytes;
+            for (int quad = 0; quad < kDepth / 4; quad++) {
+                __builtin_prefetch(next + quad * quad_bytes);
+                widen_quads(quads + quad * quad_bytes, to + 2 * quad * kDepth, to + (2 * quad + 1) * kDepth);
+            }
+        }
+    }
+
+    // Numbers [d, end) of half a tile's values. Slots that were never written hold integers like others: their weights are 0.
+    void widen_values(int tile, int half, int d, int end) {
+        const int first = tile * kTileVectors + half * kTileVectors / 2, pair = 2 * head_dim_;
+        uint16_t *to = tile_values(tile) + half * kDepth * head_dim_, *const all = to + kDepth * head_dim_;
+        for (int i = first; to < all && i * kLanes < num_keys_; i++)
+            for (int quad = 0; quad < kLanes / 4; quad++, to += 2 * pair) {
+                const uint8_t *quads = room_.values[i] + 4 * quad * head_dim_,
+                              *next = later(room_.values, i) + 4 * quad * head_dim_;
+                for (int at = d; at < end; at += kLanes) {
+                    __builtin_prefetch(next + 4 * at);
+                    widen_quads(quads + 4 * at, to + 2 * at, to + pair + 2 * at);
+                }
+            }
+        for (; to < all; to += pair) std::fill(to + 2 * d, to + 2 * end, uint16_t{0});
+    }
+
+    // The same keys of the next tile, for they will be wanted soon.
+    const uint8_t* later(const uint8_t* const* of, int i) const {
+        return of[(i + kTileVectors) * kLanes < num_keys_ ? i + kTileVectors : i];
+    }
+
     // A block of the pool may hold fewer values than a product adds up.
     void gather_values(int tile) {
         const int pair_bytes = 4 * head_dim_;  // of two values
@@ -168,7 +247,9 @@ class MatrixMath {
         std::memset(to, 0, end - to);
     }
 
-    uint16_t* tile_values(int tile) { return room_.v + (keeps_values_ ? tile : tile % 2) * kTileKeys * head_dim_; }
+    int place_of(int tile) const { return (keeps_tiles_ ? tile : is_int8_ ? 0 : tile % 2) * kTileKeys * head_dim_; }
+    uint16_t* tile_keys(int tile) { return room_.k + place_of(tile); }
+    uint16_t* tile_values(int tile) { return room_.v + place_of(tile); }
 
     // 0 to 3: products, 4: queries, 5: weights, 6 and 7: keys or values.
     static TileShapes shapes(int num_rows) {
@@ -176,10 +257,11 @@ class MatrixMath {
         return {{rows, rows, rows, rows, rows, rows, kTileRows, kTileRows}, {64, 64, 64, 64, 64, 64, 64, 64}};
     }
 
-    const bool keeps_values_;  // of all tiles of a segment, for they pass several times
+    const bool is_int8_;
+    const bool keeps_tiles_;  // all of a segment, for they pass several times
     const int head_dim_;
-    int num_keys_ = 0, num_gathered_ = 0;  // keys; tiles of values
-    const int64_t row_bytes_;              // from a pair of dimensions of a key to the next
+    int num_keys_ = 0, num_gathered_ = 0, num_widened_ = 0;  // keys; tiles of values, of keys
+    const int64_t row_bytes_;                                // from a pair of dimensions of a key to the next
     const KVLayout& kv_;
     MatrixTile& room_;
     MatrixUnit unit_;
@@ -237,19 +319,49 @@ class Beside {
     int score_ = 0, value_ = 0, parts_left_ = kParts;
 };
 
+// Of a tile of int8 keys and values; null: of others.
+struct Scales {
+    const float *of_keys, *of_values;
+};
+struct Ones {
+    alignas(64) float of[kTileKeys];
+    constexpr Ones() : of() {
+        for (float& x : of) x = 1.0f;
+    }
+};
+inline constexpr Ones kOnes;
+
+// Multiplies scores with their keys' scales where they lie, once.
+inline void scale_scores(const Turn& turn, Scales& scales) {
+    if (!scales.of_keys || scales.of_keys == kOnes.of) return;
+    for (int i = 0; i < turn.block->rows; i++)
+        for (int c = 0; c < kTileKeys; c += kLanes)
+            store(turn.scores[i] + c, mul(load(turn.scores[i] + c), load(scales.of_keys + c)));
+    scales.of_keys = kOnes.of;
+}
+
 // How far scores are above what their query's weights are relative to, at most, in each lane; leaves weights and sums.
-inline F16 weigh(const Turn& turn, const Workspace& w, float (*sums)[kLanes], Beside& beside) {
+template <bool kIsScaled>
+F16 weigh(const Turn& turn, const Scales& scales, const Workspace& w, float (*sums)[kLanes], Beside& beside) {
     const QueryBlock& b = *turn.block;
-    F16 excess = set1(kMasked);
+    F16 excess = set1(kMasked), key_scales[kTileVectors], value_scales[kTileVectors];
+    if constexpr (kIsScaled)
+        for (int c = 0; c < kTileVectors; c++) {
+            key_scales[c] = load(scales.of_keys + c * kLanes);
+            value_scales[c] = load(scales.of_values + c * kLanes);
+        }
     for (int i = 0; i < b.rows; i++) {
         if (i % (kBlockRows / Beside::kParts) == 0) beside.run_part();
         const F16 top = set1(w.max[b.q + i]);
         F16 total = load(w.sums[b.q + i]), weight[kTileVectors];
         for (int c = 0; c < kTileVectors; c++) {
-            const F16 x = sub(load(turn.scores[i] + c * kLanes), top);
+            F16 score = load(turn.scores[i] + c * kLanes);
+            if constexpr (kIsScaled) score = mul(score, key_scales[c]);
+            const F16 x = sub(score, top);
             excess = max(x, excess);  // in this order, for a NaN would hide what others need
             weight[c] = exp2_weight(x);
             total = add(total, weight[c]);
+            if constexpr (kIsScaled) weight[c] = mul(weight[c], value_scales[c]);
         }
         store(sums[i], total);
         store_bfloat2(turn.weights[i], weight[0], weight[1]);
@@ -283,23 +395,32 @@ inline void raise_maxima(const Turn& turn, int head_dim, Workspace& w) {
 }
 
 // Turns the scores of a turn, whose tile of keys begins at `first`, into weights.
-inline void softmax(const AttentionArgs& a, MatrixTile& room, const Turn& turn, int first, Beside& beside, Workspace& w) {
+inline void softmax(const AttentionArgs& a, MatrixMath& math, const Turn& turn, int first, Beside& beside, Workspace& w) {
     const QueryBlock& b = *turn.block;
-    if (!b.seen.all(first) || a.softcap > 0)
+    auto& sums = math.room().sums;
+    Scales scales = {math.key_scales(turn.tile), math.value_scales(turn.tile)};
+    const auto weights = [&] {
+        return scales.of_keys ? weigh<true>(turn, scales, w, sums, beside) : weigh<false>(turn, scales, w, sums, beside);
+    };
+    if (!b.seen.all(first) || a.softcap > 0) {
+        scale_scores(turn, scales);
         for (int i = 0; i < b.rows; i++) {
             const int position = w.queries[b.q + i].position;
             mask_scores(a, turn.scores[i], kTileVectors, oldest_key(a, position) - first,
                         std::min(position - first + 1, turn.num_keys));
         }
+    }
     if (w.max[b.q] == kStart) {
         beside.finish_values();  // that the turn before may have left for the same queries
+        scale_scores(turn, scales);
         raise_maxima(turn, a.kv.head_dim, w);
     }
-    if (reduce_max(weigh(turn, w, room.sums, beside)) > kSlack) {
+    if (reduce_max(weights()) > kSlack) {
+        scale_scores(turn, scales);
         raise_maxima(turn, a.kv.head_dim, w);
-        weigh(turn, w, room.sums, beside);
+        weights();
     }
-    std::memcpy(w.sums[b.q], room.sums, b.rows * sizeof room.sums[0]);
+    std::memcpy(w.sums[b.q], sums, b.rows * sizeof sums[0]);
 }
 
 // The turns of a few blocks of queries over the keys of one segment, a tile of keys at a time.
@@ -344,13 +465,18 @@ inline void attend(const AttentionArgs& a, MatrixMath& math, const int32_t* bloc
         }
         const auto out_of = [&](const Turn& turn) { return turn.block ? w.out + turn.block->q * a.kv.head_dim : nullptr; };
         Turns turns(blocks, num_blocks, begin, end, math.room());
-        Turn before, now, after = turns.next();
+        const auto next = [&] {
+            const Turn turn = turns.next();
+            if (turn.block) math.need_keys(turn.tile);
+            return turn;
+        };
+        Turn before, now, after = next();
         Beside(math, before, after, nullptr).finish();
         while (after.block) {
-            before = now, now = after, after = turns.next();
+            before = now, now = after, after = next();
             math.need_values(now.tile);
             Beside beside(math, before, after, out_of(before));
-            softmax(a, math.room(), now, begin + now.tile * kTileKeys, beside, w);
+            softmax(a, math, now, begin + now.tile * kTileKeys, beside, w);
         }
         Beside(math, now, after, out_of(now)).finish();
     }

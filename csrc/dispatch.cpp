@@ -39,7 +39,8 @@ bool may_use_amx() {
     static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     unsigned a = 0, b = 0, c = 0, d = 0;
     __cpuid_count(7, 0, a, b, c, d);
-    return granted && (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-BF16, AMX-TILE, AMX-INT8
+    const auto has = [&](int bit) { return d >> bit & 1; };
+    return granted && has(22) && has(23) && has(24) && has(25);  // AMX-BF16, AVX512-FP16, AMX-TILE, AMX-INT8
 #else
     return false;
 #endif

@@ -110,7 +110,7 @@ class Comparison:
         try:
             yield
         except (EngineFailedError, OSError, subprocess.CalledProcessError) as error:
-            if peer is KVIST:
+            if peer.engine == KVIST.engine:
                 raise
             self.failures[peer.name] = str(error)
             print(f"{peer.name} failed: {error}", file=sys.stderr, flush=True)

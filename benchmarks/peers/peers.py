@@ -46,20 +46,21 @@ class ServerCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """open: converts the model if need be and loads the engine. server: of those that have one.
+    """open: converts the model if need be and loads the engine. server: of those that have one. options: its flags.
 
     isas: instruction sets that it is compared on: those that it can be kept to, and where this is its best format.
     """
 
     engine: str
     weights: str
+    options: tuple[str, ...] = ()
     open: Callable[[Settings], Engine]
     server: Callable[[Settings], ServerCommand] | None = None
     isas: tuple[str, ...] = ("auto", "avx2")
 
     @property
     def name(self) -> str:
-        return f"{self.engine} {self.weights}"
+        return " ".join((self.engine, self.weights, *self.options))
 
 
 def log_path(name: str) -> Path:
@@ -76,17 +77,21 @@ def _worker(settings: Settings, engine: str, weights: str, arguments: Sequence[s
     )
 
 
-def _kvist() -> Peer:
+def _kvist(*options: str, isas: tuple[str, ...] = ("auto", "avx2")) -> Peer:
+    """options: flags of `kvist serve`, each with its value; --isa, --num-threads and the model are given besides."""
+
+    def flags(settings: Settings) -> list[str]:
+        return ["--num-threads", str(settings.num_threads), "--isa", settings.isa, *options]
+
     def server(settings: Settings) -> ServerCommand:
-        command = [sys.executable, "-m", "kvist", "serve", str(settings.model), "--isa", settings.isa]
-        threads = ["--num-threads", str(settings.num_threads)]
-        return ServerCommand(words=lambda port: [*command, *threads, "--port", str(port)], environment=dict(os.environ))
+        command = [sys.executable, "-m", "kvist", "serve", str(settings.model), *flags(settings)]
+        return ServerCommand(words=lambda port: [*command, "--port", str(port)], environment=dict(os.environ))
 
     def load(settings: Settings) -> Engine:
-        options = [f"num_threads={settings.num_threads}", f"isa={settings.isa}"]
-        return _worker(settings, "kvist", convert.AS_STORED, [str(settings.model), *options])
+        name = " ".join((convert.AS_STORED, *options))
+        return _worker(settings, "kvist", name, [str(settings.model), *flags(settings)])
 
-    return Peer(engine="kvist", weights=convert.AS_STORED, open=load, server=server)
+    return Peer(engine="kvist", weights=convert.AS_STORED, options=options, open=load, server=server, isas=isas)
 
 
 def _llama_cpp(weights: str) -> Peer:
@@ -155,6 +160,8 @@ def _transformers(weights: str, isa: str) -> Peer:
 KVIST = _kvist()
 PEERS: Sequence[Peer] = (
     KVIST,
+    _kvist("--isa", "avx512", isas=("auto",)),  # the later --isa counts
+    _kvist("--kv-cache-dtype", "int8"),
     *(_llama_cpp(weights) for weights in ("Q4_0", convert.AS_STORED, "Q8_0")),
     _openvino("int4", convert.AS_STORED),
     _openvino("int8", "Q8_0"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from benchmarks.result_file import spread
@@ -11,6 +11,7 @@ from benchmarks.result_file import spread
 # Median, min and max of these are taken over repeats. Unit, and whether more is better.
 MEASURES: Mapping[str, tuple[str, bool]] = {
     "decode_128": ("tokens/s", True),
+    "prefill_256": ("tokens/s", True),
     "prefill_512": ("tokens/s", True),
     "prefill_2048": ("tokens/s", True),
     "fixed_16": ("tokens/s", True),
@@ -27,33 +28,39 @@ MEASURES: Mapping[str, tuple[str, bool]] = {
 Figures = dict[tuple[str, str], list[float]]  # engine's name and measure -> a figure a repeat
 
 
-def result_row(name: str, figures: Figures, kvist: str) -> dict[str, Any]:
-    """An engine's measures: spread, and `kvist_times_better` of the medians."""
+def result_row(name: str, figures: Figures, ours: Collection[str]) -> dict[str, Any]:
+    """An engine's measures: spread, and `kvist_times_better` of the medians where the engine is not one of `ours`."""
     row: dict[str, Any] = {}
     for measure, (unit, more_is_better) in MEASURES.items():
         values = figures.get((name, measure))
         if not values:
             continue
         row[measure] = spread(values, unit)
-        ours = figures.get((kvist, measure))
-        if ours and name != kvist:
-            row[measure]["kvist_times_better"] = times_better(ours, values, more_is_better=more_is_better)
+        if name not in ours and any((kvist, measure) in figures for kvist in ours):
+            best = best_of(ours, measure, figures)
+            ratio = statistics.median(figures[best, measure]) / statistics.median(values)
+            row[measure]["kvist_times_better"] = ratio if more_is_better else 1 / ratio
     return row
 
 
-def times_better(ours: Sequence[float], theirs: Sequence[float], *, more_is_better: bool) -> float:
-    our_median, their_median = statistics.median(ours), statistics.median(theirs)
-    return our_median / their_median if more_is_better else their_median / our_median
+def best_of(names: Collection[str], measure: str, figures: Figures) -> str:
+    """Which of `names` has the best median of a measure. Raises ValueError if none has figures of it."""
+    _, more_is_better = MEASURES[measure]
+    choose = max if more_is_better else min
+    return choose(
+        (name for name in names if (name, measure) in figures),
+        key=lambda name: statistics.median(figures[name, measure]),
+    )
 
 
-def fastest_peers(rows: Mapping[str, Mapping[str, Any]], kvist: str) -> dict[str, dict[str, Any]]:
-    """For each measure the peer that comes nearest to kvist, or is the furthest ahead of it."""
+def fastest_peers(figures: Figures, ours: Collection[str]) -> dict[str, dict[str, Any]]:
+    """For each measure the best of `ours`, the peer nearest to it or furthest ahead of it, and their ratio."""
     best: dict[str, dict[str, Any]] = {}
-    for name, row in rows.items():
-        for measure, value in row.items():
-            if name == kvist or "kvist_times_better" not in value:
-                continue
-            ratio = value["kvist_times_better"]
-            if measure not in best or ratio < best[measure]["kvist_times_better"]:
-                best[measure] = {"peer": name, "kvist_times_better": ratio}
+    for measure in MEASURES:
+        names = [name for name, what in figures if what == measure]
+        peers, kvists = [name for name in names if name not in ours], [name for name in names if name in ours]
+        if peers and kvists:
+            peer = best_of(peers, measure, figures)
+            ratio = result_row(peer, figures, ours)[measure]["kvist_times_better"]
+            best[measure] = {"kvist": best_of(kvists, measure, figures), "peer": peer, "kvist_times_better": ratio}
     return best

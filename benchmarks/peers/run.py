@@ -58,8 +58,9 @@ def main() -> None:
 
 def _results(comparison: Comparison, settings: Settings, capacity_per_s: float | None) -> dict[str, object]:
     measured = {name for name, _ in comparison.figures}
-    names = [peer.name for peer in PEERS if peer.name in measured]
-    rows = {name: result_row(name, comparison.figures, KVIST.name) for name in names}
+    peers = [peer for peer in PEERS if peer.name in measured]
+    ours = [peer.name for peer in peers if peer.engine == KVIST.engine]
+    rows = {peer.name: result_row(peer.name, comparison.figures, ours) for peer in peers}
     return {
         "model": settings.model.name,
         "num_threads": settings.num_threads,
@@ -67,7 +68,7 @@ def _results(comparison: Comparison, settings: Settings, capacity_per_s: float |
         "versions": comparison.versions,
         "failures": comparison.failures,
         "online_capacity_per_s": capacity_per_s,
-        "fastest_peers": fastest_peers(rows, KVIST.name),
+        "fastest_peers": fastest_peers(comparison.figures, ours),
         "rows": rows,
     }
 

@@ -86,6 +86,7 @@ def _load(name: str, unit: str, figure: Callable[[Work, float], float]) -> Work:
 
 WORKS: Sequence[Work] = (
     Work(name="decode_128", num_prompt_tokens=128, num_output_tokens=129, without_prefill=True, figure=_output_rate),
+    Work(name="prefill_256", num_prompt_tokens=256, num_output_tokens=1, figure=_prompt_rate),
     Work(name="prefill_512", num_prompt_tokens=512, num_output_tokens=1, figure=_prompt_rate),
     Work(name="prefill_2048", num_prompt_tokens=2048, num_output_tokens=1, figure=_prompt_rate),
     _load("fixed_16", "tokens/s", _output_rate),

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from kvist.bench.text_codec import ServerCodec
-from kvist.core.errors import ConfigError
+from kvist.core.errors import ConfigError, EngineUnavailableError
 
 
 class LlamaServer(BaseHTTPRequestHandler):
@@ -57,6 +57,9 @@ def test_a_server_without_a_tokenizer_is_told_apart(url: str) -> None:
     with pytest.raises(ConfigError, match="--tokenizer"):
         codec.encode("")
     codec.close()
+
+
+def test_a_server_that_went_away_is_not_taken_for_one_without_a_tokenizer() -> None:
     gone = ServerCodec("http://127.0.0.1:1", {}, "m")
-    with pytest.raises(ConfigError, match="--tokenizer"):
+    with pytest.raises(EngineUnavailableError, match=r"http://127.0.0.1:1 went away while it was asked for tokens"):
         gone.encode("x")

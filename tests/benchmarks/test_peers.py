@@ -40,21 +40,25 @@ def test_prefill_is_taken_from_a_text_of_its_own(source):
     assert decode.figure(decode, 2.0) == 64.0
 
 
-def test_ratios_say_how_many_times_better_kvist_is_for_rates_and_for_times():
+def test_ratios_say_how_many_times_better_kvists_best_setting_is_for_rates_and_for_times():
     values = {
         ("kvist", "fixed_32"): [100.0, 120.0, 110.0],
+        ("kvist int8", "fixed_32"): [90.0],
         ("kvist", "start_s"): [0.5],
+        ("kvist int8", "start_s"): [0.4],
         ("a", "fixed_32"): [55.0, 50.0, 60.0],
-        ("a", "start_s"): [0.25],
+        ("a", "start_s"): [0.2],
         ("b", "fixed_32"): [10.0],
     }
-    rows = {name: result_row(name, values, "kvist") for name in ("kvist", "a", "b")}
+    ours = ("kvist", "kvist int8")
+    rows = {name: result_row(name, values, ours) for name in (*ours, "a", "b")}
     assert "kvist_times_better" not in rows["kvist"]["fixed_32"]
+    assert "kvist_times_better" not in rows["kvist int8"]["start_s"]
     assert (rows["a"]["fixed_32"]["median"], rows["a"]["fixed_32"]["kvist_times_better"]) == (55.0, 2.0)
     assert rows["a"]["start_s"]["kvist_times_better"] == 0.5
-    assert fastest_peers(rows, "kvist") == {
-        "fixed_32": {"peer": "a", "kvist_times_better": 2.0},
-        "start_s": {"peer": "a", "kvist_times_better": 0.5},
+    assert fastest_peers(values, ours) == {
+        "fixed_32": {"kvist": "kvist", "peer": "a", "kvist_times_better": 2.0},
+        "start_s": {"kvist": "kvist int8", "peer": "a", "kvist_times_better": 0.5},
     }
 
 

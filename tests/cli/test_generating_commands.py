@@ -105,9 +105,9 @@ def test_serve_prints_its_configuration_as_a_file_it_reads(
 
 @pytest.mark.parametrize("command", ["complete", "serve"])
 def test_ctrl_c_ends_a_command_without_a_traceback(command: str, tiny_model: TinyModel) -> None:
-    words = {"complete": ["once", "-m", str(tiny_model()), "--max-tokens", "3000"], "serve": [str(tiny_model())]}[
-        command
-    ]
+    # Less than 1 favours what was said: the model goes on until it is stopped.
+    endless = ["once", "--max-tokens", "3000", "--temperature", "0", "--repetition-penalty", "0.5"]
+    words = {"complete": [*endless, "-m", str(tiny_model())], "serve": [str(tiny_model())]}[command]
     with subprocess.Popen(
         [
             sys.executable,
@@ -150,3 +150,26 @@ def test_output_into_a_closed_pipe_is_no_error(tiny_model: TinyModel) -> None:
     program = f"{sys.executable} -m kvist inspect {tiny_model()} --json --tensors | head -1"
     result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (result.stdout, result.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize(("closed", "is_shown"), [("2>&-", True), ("<&- 2>&-", True), (">&-", False)])
+def test_closed_standard_streams_keep_nobody_from_answering(
+    closed: str, *, is_shown: bool, tiny_model: TinyModel
+) -> None:
+    words = ["complete", "-m", str(tiny_model()), *SMALL, "--max-tokens", "4", "--temperature", "0", "once upon"]
+    shell = f'exec "$0" -m kvist "$@" {closed}'
+    process = subprocess.run(
+        ["bash", "-c", shell, sys.executable, *words], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    assert bool(process.stdout.strip()) is is_shown
+
+
+def test_serve_says_how_many_files_it_may_open_before_it_runs_out_of_them() -> None:
+    shell = 'ulimit -n 12; exec "$0" -m kvist serve --port 0'
+    process = subprocess.run(
+        ["bash", "-c", shell, sys.executable], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "may open 12 files" in process.stderr
+    assert process.stderr.count("\n") == 1

@@ -104,6 +104,8 @@ def row(start, num_tokens, first_block, seed=0):
 SHAPES = [Heads(9, 3, 64), Heads(4, 4, 64), Heads(8, 1, 128), Heads(4, 1, 256), Heads(5, 1, 80), Heads(2, 2, 16)]
 MATHS = [*({"dtype": name} for name in KV_DTYPES), {"dtype": "int8", "integer": True}]
 FEW_MATHS = [MATHS[1], {"dtype": "bfloat16"}, {"dtype": "bfloat16", "isa": "amx_plain"}, MATHS[-2], MATHS[-1]]
+FEW_MATHS += [{"dtype": "int8", "isa": "amx_plain"}]
+ROUNDED = ("bfloat16", "int8")  # K and V whose queries and weights the matrix unit wants in bfloat16
 ROWS = [(0, 1), (0, 37), (5, 1), (70, 3), (511, 2), (700, 70), (1030, 1)]
 
 
@@ -112,24 +114,24 @@ ROWS = [(0, 1), (0, 37), (5, 1), (70, 3), (511, 2), (700, 70), (1030, 1)]
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
 def test_all_shapes_give_the_numbers_of_the_reference(heads, dtype, window):
     layer = Layer(heads, dtype=dtype, window=window)
-    # Over bfloat16, queries and weights may be rounded to it too.
-    error = 2e-2 if dtype == "bfloat16" else 2e-5
+    error = 2e-2 if dtype in ROUNDED else 2e-5
     for start, num_tokens in ROWS:
         one = row(start, num_tokens, 7)
         np.testing.assert_allclose(layer.run(one)[0], layer.wanted(one), atol=error)
 
 
+@pytest.mark.parametrize("dtype", ROUNDED)
 @pytest.mark.parametrize("isa", ["portable", "amx_plain"])
 @pytest.mark.parametrize("heads", [Heads(3, 1, 64), Heads(5, 1, 80), Heads(2, 1, 96)], ids=str)
-def test_products_of_bfloat16_round_queries_and_weights_alone(heads, isa):
+def test_products_of_bfloat16_round_queries_and_weights_alone(heads, isa, dtype):
     """The matrix unit takes heads of whole products; the others are computed in float32."""
-    layer = Layer(heads, dtype="bfloat16", isa=isa)
+    layer = Layer(heads, dtype=dtype, isa=isa)
     is_rounded = isa == "amx_plain" and heads.head_dim % 32 == 0
     for start, num_tokens in [(0, 1), (5, 20), (70, 3), (600, 40)]:
         one = row(start, num_tokens, 7)
         error = np.abs(layer.run(one)[0] - layer.wanted(one))
         assert error.max() < (2e-2 if is_rounded else 2e-5)
-        assert error.mean() < (1e-3 if is_rounded else 2e-6)
+        assert error.mean() < (2e-3 if is_rounded else 2e-6)
 
 
 @pytest.mark.parametrize("window", [0, 20, 600])
@@ -148,7 +150,7 @@ def test_integer_products_need_int8_keys_and_values():
 
 
 def test_a_value_that_is_not_finite_shows_in_whoever_reads_it():
-    for options in ({"dtype": "float32"}, {"dtype": "bfloat16"}, {"dtype": "int8"}, {"dtype": "int8", "integer": True}):
+    for options in (MATHS[0], *FEW_MATHS):
         layer = Layer(**options)
         for part in (0, 1):
             poisoned = [np.ones((1, 2, 32), np.float32) for _ in range(2)]
@@ -159,7 +161,7 @@ def test_a_value_that_is_not_finite_shows_in_whoever_reads_it():
             assert not np.isfinite(after).all()
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("float16", 2e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(("dtype", "error"), [("float16", 2e-5), *((name, 2e-2) for name in ROUNDED)])
 def test_soft_capped_scores_give_the_numbers_of_the_reference(dtype, error):
     layer, one = Layer(dtype=dtype, softcap=1.5), row(600, 9, 0)
     np.testing.assert_allclose(layer.run(one)[0], layer.wanted(one), atol=error)
@@ -167,7 +169,7 @@ def test_soft_capped_scores_give_the_numbers_of_the_reference(dtype, error):
 
 def test_scores_that_keep_growing_give_the_numbers_of_the_reference():
     """What weights are relative to must rise many times, by less than the matrix unit's slack and by more."""
-    for dtype, error in (("float16", 2e-3), ("bfloat16", 4e-2)):
+    for dtype, error in (("float16", 2e-3), ("bfloat16", 4e-2), ("int8", 4e-2)):
         layer, one = Layer(dtype=dtype), row(640, 3, 0)
         positions = np.arange(650)
         for steepness in (0.1, 0.6):

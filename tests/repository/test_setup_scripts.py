@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,9 +55,9 @@ class Checkout:
         )
         stub.chmod(0o755)
 
-    def start(self, level: str = "base") -> subprocess.Popen[str]:
+    def start(self, level: str = "base", *, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["bash", "-c", f". scripts/_environment; ensure_environment {level}; echo entered"],
+            [*prefix, "bash", "-c", f". scripts/_environment; ensure_environment {level}; echo entered"],
             cwd=self.folder,
             env={"PATH": f"{self.folder / 'stub'}:/usr/bin:/bin"},
             stdout=subprocess.PIPE,
@@ -140,6 +142,19 @@ def test_changed_pins_and_kernels_are_installed_into_the_same_environment(checko
         file.write("\n")
     checkout.run()
     assert (checkout.count("-m venv .venv"), checkout.count("pip install")) == (1, 2)
+
+
+def test_a_checkout_that_cannot_be_written_is_named(checkout: Checkout) -> None:
+    checkout.folder.chmod(0o555)
+    # Root writes where it may not unless it gives that right away.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if drop and subprocess.run([*drop, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("root cannot give up its rights here")
+    process = checkout.start(prefix=drop)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert f"{checkout.folder} cannot be written" in err
+    assert err.count("\n") == 1
 
 
 def test_two_at_once_set_up_once(checkout: Checkout) -> None:

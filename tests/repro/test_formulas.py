@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvist.bench.load_run import LoadRun, RequestRun
@@ -15,9 +16,14 @@ from kvist.config.model_config import ModelConfig
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.request import PUBLIC_DOMAIN, RequestId, pack_token_ids
 from kvist.core.request_events import StepSummary
+from kvist.costmodel.step_work import StepWork
 from kvist.kvcache.kv_cache import KVCache
+from kvist.metrics.step_record import OperationTime
+from kvist.metrics.utilization import BestRates
+from kvist.repro.best_rates import utilization_of
 from kvist.repro.fastgen import ServiceLevel, slowest_gap_s
 from kvist.repro.kv_usage import KVUsage
+from kvist.repro.lost_time import lost_time
 from kvist.repro.measured_engine import at_once, spread, spread_of_ratio, total_tokens
 from kvist.repro.paged import region_tokens
 from kvist.repro.prefix_maximum import possible_cached_tokens
@@ -182,3 +188,30 @@ def test_hits_of_a_whole_load_are_the_possible_but_for_what_fills_no_block() -> 
     assert hits.num_requests == 6
     assert 0.96 <= hits.share_of_possible <= 1.0
     assert virtual_hits(texts, records, scheduler, num_blocks=total_tokens(records) // 16 + 1) == hits
+
+
+def test_lost_time_is_what_operations_take_beyond_their_best_and_what_lies_outside_them() -> None:
+    rates = BestRates(token_s=0.01, pair_s=0.001, decode_key_s=0.002, sampled_row_s=0.1)
+    works = [StepWork.of([(4, 0)], num_sampled=0), StepWork.of([(2, 4), (1, 7)], num_sampled=1)]
+    summaries = [
+        msgspec.structs.replace(step(1.0, 1), time_s=1.0, num_prefill_tokens=4),
+        msgspec.structs.replace(step(2.0, 2), time_s=3.5, num_prefill_tokens=2),
+        msgspec.structs.replace(step(9.0, 2), time_s=13.0),  # prompts no longer wait
+    ]
+    works.append(StepWork.of([(1, 8)], num_sampled=1))
+    operations = [
+        [OperationTime("linear", 0.6), OperationTime("attention", 0.3)],
+        [OperationTime("linear", 1.0), OperationTime("attention_merge", 0.5)],
+        [],
+    ]
+    run = LoadRun([], summaries, works, elapsed_s=14.0)
+    lost = lost_time(rates, run, operations)
+    assert lost is not None
+    pairs, keys = sum(work.prefill_pairs for work in works[:2]), 8
+    assert lost.products == pytest.approx((1.6 - 0.07 - 0.1) / 3.5)
+    assert lost.attention == pytest.approx((0.8 - 0.001 * pairs - 0.002 * keys) / 3.5)
+    assert lost.outside == pytest.approx((3.0 - 2.4) / 3.5)
+    assert lost.between == pytest.approx(0.5 / 3.5)
+    whole = lost.products + lost.attention + lost.outside + lost.between
+    assert whole == pytest.approx(1.0 - utilization_of(rates, run, while_prompts_wait=True))
+    assert lost_time(rates, run, [[], *operations[1:]]) is None

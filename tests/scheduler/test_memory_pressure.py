@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.fakes.engine_world import BLOCK_SIZE, World, request
 
+from kvist.config.scheduler_config import POLICIES, QUEUE_ORDERS
 from kvist.core.request import FinishReason
 from kvist.core.request_events import Finished, Preempted, Scheduled
 from kvist.scheduler.preemption import GrowthReserve
@@ -149,4 +150,25 @@ def test_a_request_that_computes_what_is_cached_needs_no_more_than_the_pool(dept
     )
     assert {id_: len(tokens) for id_, tokens in world.outputs().items()} == {"first": 1, "again": 26}
     assert world.num_preemptions() == 0
+    world.assert_at_rest()
+
+
+@pytest.mark.parametrize("order", QUEUE_ORDERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_serves_from_two_blocks_with_a_budget_of_one(depth: int, policy: str, order: str) -> None:
+    world = World(
+        depth=depth,
+        num_blocks=2,
+        budget=BLOCK_SIZE,
+        max_model_len=2 * BLOCK_SIZE,
+        config={"policy": policy, "queue_order": order},
+    )
+    world.run(
+        *crowd(3, prompt=20, max_tokens=11),
+        *(request(f"short-{index}", 1 + index, max_tokens=5, at=0.5 * index) for index in range(4)),
+        request("shared", [7] * 16, max_tokens=9, at=2.0),
+        request("shared again", [7] * 16, max_tokens=9, at=2.0),
+    )
+    assert {event.reason for event in world.finished().values()} == {FinishReason.LENGTH}
+    assert len(world.finished()) == 9
     world.assert_at_rest()

@@ -1,4 +1,4 @@
-"""kvist's own worker: the engine as `kvist.LLM` runs it. Arguments: model, then options as NAME=VALUE."""
+"""kvist as `kvist.LLM` runs it. Arguments: model, then flags of `kvist serve` and their values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from kvist import LLM, SamplingParams, __version__
 
 
 def load() -> tuple[str, Generate]:
-    model, *options = sys.argv[1:]
-    engine = LLM(model, **{name: _number_or_word(value) for name, _, value in (o.partition("=") for o in options)})
+    model, *words = sys.argv[1:]
+    options = {flag[2:].replace("-", "_"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
+    engine = LLM(model, **{name: int(value) if value.isdigit() else value for name, value in options.items()})
 
     def generate(prompts: Sequence[Sequence[int]], num_output_tokens: int) -> int:
         sampling = SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True)
@@ -20,10 +21,6 @@ def load() -> tuple[str, Generate]:
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
     return __version__, generate
-
-
-def _number_or_word(value: str) -> int | str:
-    return int(value) if value.isdigit() else value
 
 
 if __name__ == "__main__":

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
+from kvist.assembly.memory_size import max_model_len, size_memory
 from kvist.assembly.speculation import make_speculator, open_draft_checkpoint
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig
 from kvist.core.clock import Clock
 from kvist.core.errors import ConfigError
-from kvist.core.model_spec import ModelSpec
 from kvist.core.version import __version__
 from kvist.costmodel.online_step_time import OnlineStepTimeModel
 from kvist.engine.engine_core import EngineCore
-from kvist.execution.choice import choose_executor
 from kvist.execution.loading import load_model_executor
-from kvist.execution.memory_model import MemoryTable, memory_table
+from kvist.execution.memory_model import MemoryTable
 from kvist.execution.model_executor import ModelExecutor
 from kvist.kvcache.kv_cache import KVCache
 from kvist.models.registry import read_model
@@ -30,7 +29,6 @@ from kvist.runtime.step_tracer import StepTracer
 from kvist.scheduler.budget import choose_token_budget
 from kvist.scheduler.scheduler import Scheduler
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
-from kvist.weights.host_memory import free_memory_bytes
 
 
 def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
@@ -45,47 +43,24 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     table = size_memory(
         config, spec, max_num_batched_tokens=config.scheduler.max_num_batched_tokens or 0, draft_spec=draft_spec
     )
-    max_model_len = _max_model_len(config, spec, table)
+    longest = max_model_len(config, spec, table)
     phases.begin("load weights")
-    try:
-        executor = load_model_executor(
-            checkpoint, config, num_blocks=table.num_blocks, draft_checkpoint=draft, progress=phases.progress
-        )
-    except MemoryError as error:
-        raise ConfigError(
-            f"no memory for {table.weight_bytes} bytes of weights and a KV pool of {table.kv_pool_bytes} bytes "
-            f"({table.num_blocks_by}): {error}. Lower --kv-cache-bytes, --max-num-seqs "
-            "or --max-num-batched-tokens, or raise the limit on memory"
-        ) from error
+    executor = _load_executor(config, checkpoint, draft, table, phases)
     token_budget = config.scheduler.max_num_batched_tokens
     timed: list[tuple[int, float]] = []
     if token_budget is None:
         phases.begin("time steps")
-        timed = _timed_steps(config, checkpoint, executor, clock, max_model_len)
+        timed = _timed_steps(config, checkpoint, executor, clock, longest)
         token_budget = choose_token_budget(timed)
     executor.resize(token_budget)
     phases.begin("lay out cache")
     table = size_memory(
         config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks, draft_spec=draft_spec
     )
-    kv_cache = KVCache(
-        num_blocks=table.num_blocks,
-        block_size=config.cache.block_size,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
-        eviction_policy=config.cache.eviction_policy,
-    )
-    scheduler = Scheduler(
-        config.scheduler,
-        kv_cache,
-        block_size=config.cache.block_size,
-        max_num_batched_tokens=token_budget,
-        max_model_len=max_model_len,
-        speculator=make_speculator(config.speculation),
-        step_time_model=OnlineStepTimeModel(timed),
-    )
+    scheduler = _make_scheduler(config, table, timed, token_budget=token_budget, longest=longest)
     phases.end()
     info = EngineInfo(
-        max_model_len=max_model_len,
+        max_model_len=longest,
         vocab_size=spec.vocab_size,
         block_size=table.block_size,
         num_blocks=table.num_blocks,
@@ -96,6 +71,50 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         workspace_bytes=executor.workspace_bytes or table.workspace_bytes,
         start_phases_s=phases.durations_s,
     )
+    return _built(config, scheduler, executor, info, clock)
+
+
+def _load_executor(
+    config: EngineConfig, checkpoint: Checkpoint, draft: Checkpoint | None, table: MemoryTable, phases: StartPhases
+) -> ModelExecutor:
+    """Raises ConfigError where the memory that was free is not to be had after all."""
+    try:
+        return load_model_executor(
+            checkpoint, config, num_blocks=table.num_blocks, draft_checkpoint=draft, progress=phases.progress
+        )
+    except MemoryError as error:
+        raise ConfigError(
+            f"no memory for {table.weight_bytes} bytes of weights and a KV pool of {table.kv_pool_bytes} bytes "
+            f"({table.num_blocks_by}): {error}. Lower --kv-cache-bytes, --max-num-seqs "
+            "or --max-num-batched-tokens, or raise the limit on memory"
+        ) from error
+
+
+def _make_scheduler(
+    config: EngineConfig, table: MemoryTable, timed: Sequence[tuple[int, float]], *, token_budget: int, longest: int
+) -> Scheduler:
+    """timed: tokens and seconds of steps. longest: tokens of a request at most."""
+    kv_cache = KVCache(
+        num_blocks=table.num_blocks,
+        block_size=config.cache.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        eviction_policy=config.cache.eviction_policy,
+    )
+    return Scheduler(
+        config.scheduler,
+        kv_cache,
+        block_size=config.cache.block_size,
+        max_num_batched_tokens=token_budget,
+        max_model_len=longest,
+        speculator=make_speculator(config.speculation),
+        step_time_model=OnlineStepTimeModel(timed),
+    )
+
+
+def _built(
+    config: EngineConfig, scheduler: Scheduler, executor: ModelExecutor, info: EngineInfo, clock: Clock
+) -> BuiltEngine:
+    """Engine and tracer over one executor; the tracer has begun if no one is to ask for it first."""
     sampled = SampledExecutor(executor)
     tracer = StepTracer(config.trace, sampled, _trace_facts(config, executor, info))
     if config.trace.trace is not None and not config.trace.trace_on_demand:
@@ -128,45 +147,3 @@ def _timed_steps(
     timing_file = cache_folder() / "timing" / key
     points = timed_steps(executor, clock, timing_file, block_size=config.cache.block_size, max_tokens=max_model_len)
     return [(point.num_tokens, point.step_time_s) for point in points]
-
-
-def size_memory(
-    config: EngineConfig,
-    spec: ModelSpec,
-    *,
-    max_num_batched_tokens: int,
-    num_blocks: int | None = None,
-    draft_spec: ModelSpec | None = None,
-) -> MemoryTable:
-    """The memory table of `config` on this machine; with `num_blocks` of KV if that has been decided already."""
-    cache = config.cache
-    if num_blocks is not None:
-        cache = replace(cache, num_blocks=num_blocks, kv_cache_bytes=None, max_total_tokens=None)
-    return memory_table(
-        spec,
-        cache,
-        executor=choose_executor(config.executor.executor, spec),
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=config.model.max_model_len,
-        free_bytes=free_memory_bytes(),
-        draft=None if draft_spec is None else (draft_spec, choose_executor(config.executor.executor, draft_spec)),
-    )
-
-
-def _max_model_len(config: EngineConfig, spec: ModelSpec, table: MemoryTable) -> int:
-    """The longest request: as configured, or what the model was trained for and the pool holds."""
-    asked = config.model.max_model_len
-    if asked is None:
-        return min(spec.max_position, table.num_kv_tokens)
-    if asked > spec.max_position:
-        raise ConfigError(
-            f"--max-model-len {asked} exceeds the {spec.max_position} positions that the model was trained for"
-        )
-    if asked > table.num_kv_tokens:
-        raise ConfigError(
-            f"--max-model-len {asked} does not fit the KV pool of {table.num_kv_tokens} tokens "
-            f"({table.num_blocks_by}). Set --kv-cache-bytes to {asked * table.kv_bytes_per_token} or more, "
-            f"or --max-model-len to at most {table.num_kv_tokens}."
-        )
-    return asked

@@ -57,31 +57,9 @@ async def start_engine(
     of the phases of this start and of later restarts. listener: handed all event batches, from the first on. Raises
     KvistError for whatever keeps it from starting.
     """
-    clock = RealClock()
-    phases = StartPhases(clock, on_phase or (lambda phase: None))
+    phases = StartPhases(RealClock(), on_phase or (lambda phase: None))
     phases.begin("find model")
-
-    is_cancelled = threading.Event()
-
-    def report_download(what: str, num_bytes: int, num_bytes_total: int | None) -> None:
-        if is_cancelled.is_set():  # a thread cannot be cancelled, but this ends its download
-            raise DownloadError(f"the download of {what} was cancelled")
-        phases.progress(num_bytes, num_bytes_total or 0)
-
-    try:
-        path = await asyncio.to_thread(
-            resolve_model, config.model.model, revision=config.model.revision, progress=report_download
-        )
-        speculation = config.speculation
-        if speculation.speculative_model is not None:
-            draft_path = await asyncio.to_thread(
-                resolve_model, speculation.speculative_model, revision=None, progress=report_download
-            )
-            speculation = replace(speculation, speculative_model=str(draft_path))
-    except asyncio.CancelledError:
-        is_cancelled.set()
-        raise
-    resolved = replace(config, model=replace(config.model, model=str(path)), speculation=speculation)
+    resolved = await _with_found_models(config, phases)
     client = make_client(resolved, engine_client=engine_client, child=child)
     if on_phase is not None:
         client.add_phase_listener(on_phase)
@@ -90,7 +68,7 @@ async def start_engine(
     phases.begin("start engine")
     starting = asyncio.create_task(client.start())
     try:
-        checkpoint, tokenizer, chat_template = await asyncio.to_thread(_load_text_side, config.model, path)
+        checkpoint, tokenizer, chat_template = await asyncio.to_thread(_load_text_side, resolved.model)
         await starting
     except BaseException:
         starting.cancel()
@@ -101,7 +79,7 @@ async def start_engine(
     model = _model_info(config, checkpoint, tokenizer, client.info)
     return RunningEngine(
         client=client,
-        generator=TextGenerator(client, tokenizer, model, clock),
+        generator=TextGenerator(client, tokenizer, model, RealClock()),
         encoder=TextEncoder(
             tokenizer, chat_template, max_prompt_tokens=model.max_model_len, vocab_size=model.vocab_size
         ),
@@ -110,8 +88,32 @@ async def start_engine(
     )
 
 
-def _load_text_side(config: ModelConfig, path: Path) -> tuple[Checkpoint, Tokenizer, ChatTemplate | None]:
-    checkpoint = open_checkpoint(path)
+async def _with_found_models(config: EngineConfig, phases: StartPhases) -> EngineConfig:
+    """`config` with paths in the place of names. Fetches what is not there, and stops that when it is cancelled."""
+    is_cancelled = threading.Event()
+
+    def report_download(what: str, num_bytes: int, num_bytes_total: int | None) -> None:
+        if is_cancelled.is_set():  # a thread cannot be cancelled, but this ends its download
+            raise DownloadError(f"the download of {what} was cancelled")
+        phases.progress(num_bytes, num_bytes_total or 0)
+
+    async def find(model: str, revision: str | None) -> str:
+        return str(await asyncio.to_thread(resolve_model, model, revision=revision, progress=report_download))
+
+    speculation = config.speculation
+    try:
+        path = await find(config.model.model, config.model.revision)
+        if speculation.speculative_model is not None:
+            speculation = replace(speculation, speculative_model=await find(speculation.speculative_model, None))
+    except asyncio.CancelledError:
+        is_cancelled.set()
+        raise
+    return replace(config, model=replace(config.model, model=path), speculation=speculation)
+
+
+def _load_text_side(config: ModelConfig) -> tuple[Checkpoint, Tokenizer, ChatTemplate | None]:
+    """config: names the model by path."""
+    checkpoint = open_checkpoint(Path(config.model))
     tokenizer = load_tokenizer(checkpoint, path=config.tokenizer, cache_folder=cache_folder())
     template = load_chat_template(checkpoint, tokenizer, path=config.chat_template, now=local_time)
     return checkpoint, tokenizer, template

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvist.assembly.build_engine import size_memory
+from kvist.assembly.memory_size import size_memory
 from kvist.assembly.speculation import open_draft_checkpoint
 from kvist.config.cache_folder import cache_folder
 from kvist.config.engine_config import EngineConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
@@ -59,6 +60,12 @@ class RealPolicyEngine:
         self._timed_steps: list[tuple[int, float]] = []
         tokenizer = model.tokenizer
         self._texts = TextSource(lambda text: tokenizer.encode(text, add_special_tokens=False), read_sentences())
+
+    def with_blocks(self, num_blocks: int) -> RealPolicyEngine:
+        """The same engine over another pool. One of the two runs at a time."""
+        engine = copy(self)
+        engine._num_blocks = num_blocks
+        return engine
 
     def play(self, variant: Variant, records: Sequence[TraceRecord], targets_of: TargetsOf | None) -> LoadRun:
         config = replace(self._scheduler, policy=variant.policy, max_num_batched_tokens=variant.token_budget)

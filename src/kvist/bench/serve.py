@@ -272,7 +272,7 @@ class ServeBench:
             return 0
         try:
             return len(self._codec.encode(text))
-        except ConfigError:
+        except (ConfigError, EngineUnavailableError):
             self._codec_is_gone = True
             return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kvist.bench.http_connection import parse_url
-from kvist.core.errors import ConfigError
+from kvist.core.errors import ConfigError, EngineUnavailableError
 from kvist.tokenization.loading import load_tokenizer
 from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.fetch import resolve_model
@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 
 
 class TextCodec(Protocol):
-    """Both ways without special tokens."""
+    """Both ways without special tokens. Raises EngineUnavailableError where a server was asked and is gone."""
 
     def encode(self, text: str) -> Sequence[int]: ...
 
@@ -50,6 +50,7 @@ class ServerCodec:
 
     def __init__(self, base_url: str, headers: Mapping[str, str], model: str) -> None:
         parts = parse_url(base_url)
+        self._url = base_url
         self._root, self._headers, self._model = parts.path, dict(headers), model
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(str(parts.hostname), parts.port, timeout=TIMEOUT_S)
@@ -79,8 +80,18 @@ class ServerCodec:
             try:
                 status, content = self._post(route, json.dumps(body))
                 answer = json.loads(content) if status == 200 else None
-            except (http.client.HTTPException, OSError, ValueError, RecursionError) as error:
+            except TimeoutError as error:
+                message = f"{self._url} gave no answer to POST {route} within {TIMEOUT_S:g} s"
+                raise EngineUnavailableError(message) from error
+            except http.client.HTTPException as error:  # it took the connection again, and hung up again
                 raise ConfigError(f"POST {route} failed: {error!r}. {_ADVICE}") from error
+            except OSError as error:
+                raise EngineUnavailableError(
+                    f"{self._url} went away while it was asked for tokens (POST {route}: {error.strerror or error}). "
+                    "Is the server still there?"
+                ) from error
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"POST {route} gives no JSON: {error}. {_ADVICE}") from error
             if isinstance(answer, dict) and any(answer.get(name) for name in ("tokens", "prompt", "content", "text")):
                 return answer
         raise _NO_TOKENIZER

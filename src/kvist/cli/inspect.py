@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from kvist.assembly.build_engine import size_memory
+from kvist.assembly.memory_size import size_memory
 from kvist.cli.checkpoint_report import CheckpointReport, report_checkpoint
 from kvist.cli.model_source import add_model_arguments, find_model
 from kvist.cli.plan_report import plan_json, plan_lines

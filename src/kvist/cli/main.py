@@ -77,10 +77,27 @@ COMMANDS = {
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line and return the process's exit code. Never lets a traceback out unless KVIST_DEBUG is set."""
+    _open_standard_streams()
     try:
         return _run(sys.argv[1:] if words is None else list(words))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed, as after `2>&-`.
+
+    Otherwise the next file or socket gets its number, and what is meant for people is written there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        os.set_inheritable(number, True)  # noqa: FBT003 - it takes no name
+        setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - to the end
 
 
 def _run(words: list[str]) -> int:

@@ -17,6 +17,7 @@ from kvist.config.load import SERVE_SECTIONS, engine_config, load_configs
 from kvist.config.server_config import ServerConfig
 from kvist.config.toml_text import to_toml
 from kvist.runtime.engine_launch import EngineChild, launch_engine
+from kvist.server.open_files import allow_many_connections
 
 if TYPE_CHECKING:
     from kvist.assembly.start_engine import RunningEngine
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     server: ServerConfig = configs["server"]
     if server.host not in LOOPBACK and not server.api_key and server.api_key_file is None:
         print(f"kvist: anyone who reaches {server.host} may ask: no --api-key is set", file=sys.stderr)
+    allow_many_connections()
     child = launch_engine(ENGINE_COMMAND) if server.engine_client == "process" else None
     try:
         return _serve(engine_config(configs), server, child)

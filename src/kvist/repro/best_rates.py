@@ -18,6 +18,7 @@ __all__ = [
     "best_rates",
     "shortest",
     "step_utilization",
+    "steps_while_prompts_wait",
     "time_steps",
     "utilization_of",
 ]
@@ -81,7 +82,7 @@ def utilization_of(rates: BestRates, run: LoadRun, *, while_prompts_wait: bool =
     if not while_prompts_wait:
         steps = zip(run.works, run.steps, strict=True)
         return utilization(rates, ((work, step.num_padding_tokens) for work, step in steps), run.elapsed_s)
-    kept, elapsed_s = _while_prompts_wait(run)
+    kept, elapsed_s = steps_while_prompts_wait(run)
     return utilization(rates, ((work, step.num_padding_tokens) for work, step in kept), elapsed_s)
 
 
@@ -98,7 +99,7 @@ class StepUtilization:
 
 
 def step_utilization(rates: BestRates, run: LoadRun) -> StepUtilization:
-    kept, elapsed_s = _while_prompts_wait(run)
+    kept, elapsed_s = steps_while_prompts_wait(run)
     shares = [rates.needed_s(work, step.num_padding_tokens) / step.step_time_s for work, step in kept]
     in_steps_s = sum(step.step_time_s for _, step in kept)
     return StepUtilization(
@@ -108,7 +109,7 @@ def step_utilization(rates: BestRates, run: LoadRun) -> StepUtilization:
     )
 
 
-def _while_prompts_wait(run: LoadRun) -> tuple[list[tuple[StepWork, StepSummary]], float]:
+def steps_while_prompts_wait(run: LoadRun) -> tuple[list[tuple[StepWork, StepSummary]], float]:
     """Steps up to the last that computes a prompt, and the seconds that they and what lies between them took."""
     steps = list(zip(run.works, run.steps, strict=True))
     last = max(place for place, (_, step) in enumerate(steps) if step.num_prefill_tokens)

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvist.bench.load_run import LoadRun, percentile
+from kvist.bench.load_run import LoadRun, OnStep, percentile
 from kvist.bench.step_timer import StepTimer
 from kvist.config.scheduler_config import SchedulerConfig
+from kvist.metrics.step_record import OperationTime
 from kvist.repro.best_rates import (
     BestRates,
     StepTimes,
@@ -23,6 +24,7 @@ from kvist.repro.best_rates import (
     time_steps,
     utilization_of,
 )
+from kvist.repro.lost_time import LostTime, OperationLog, lost_time
 from kvist.repro.measured_engine import MAX_NUM_SEQS, MeasuredEngine, at_once, by_cpu_time, spread_of_ratio
 from kvist.repro.quick_loads import QUICK_LONG_AND_SHORT
 from kvist.repro.result import BarPlot, ReproResult
@@ -48,6 +50,7 @@ LEAST = {"long_offline": 40, "long_and_short": 24}  # requests, outside of quick
 POOL_TOKENS = 65_536
 CHUNK = 512  # tokens a step where throughput counts
 SMALL_CHUNK = 128  # where the time between tokens counts
+STALL_S = 0.2  # between two tokens: what a reader notices
 RATED = 0.8
 PREFILL_FIRST = SchedulerConfig(
     policy="prefill_first", max_num_batched_tokens=STATIC_TOKEN_BUDGET, max_num_seqs=MAX_NUM_SEQS
@@ -60,13 +63,16 @@ RATE_ROUNDS, QUICK_RATE_ROUNDS, BESIDE_ROUNDS = 6, 3, 2
 
 @dataclass(slots=True)
 class Offline:
-    """Runs of long_offline, one per repeat. beside: single steps timed right before and after the first chunked run."""
+    """Runs of long_offline, one per repeat. operations: of each step of the first chunked run. beside: single steps
+    timed right before and after that run.
+    """
 
     best: StaticSetting
     sizes: Sequence[int]  # that it is the best of
     static: list[LoadRun]
     whole: list[LoadRun]
     chunked: list[LoadRun]
+    operations: list[Sequence[OperationTime]]
     beside: list[StepTimes]
 
 
@@ -118,25 +124,35 @@ def run(setting: ReproSetting) -> ReproResult:
     )
 
 
-def _play(engine: MeasuredEngine, what: str, records: Sequence[TraceRecord], scheduler: SchedulerConfig) -> LoadRun:
+def _play(
+    engine: MeasuredEngine,
+    what: str,
+    records: Sequence[TraceRecord],
+    scheduler: SchedulerConfig,
+    on_step: OnStep | None = None,
+) -> LoadRun:
     kv_cache = engine.model.new_cache(enable_prefix_caching=False)
-    return engine.play(what, records, scheduler=scheduler, kv_cache=kv_cache)
+    return engine.play(what, records, scheduler=scheduler, kv_cache=kv_cache, on_step=on_step)
 
 
 def _offline(engine: MeasuredEngine, setting: ReproSetting, load: Load, timer: StepTimer) -> Offline:
     records = at_once(load.records(capacity_per_s=1.0))
     sizes = QUICK_SIZES[:1] if setting.is_quick else SIZES
     best, first = best_static(engine, load.name, records, sizes)
-    runs = Offline(best, sizes, [first], [], [], [])
+    runs = Offline(best, sizes, [first], [], [], [], [])
     for repeat in range(setting.repeats):
         if repeat:
             runs.static.append(play_static(engine, load.name, records, best))
         runs.whole.append(_play(engine, f"{load.name}, prefill_first", records, PREFILL_FIRST))
-        if not repeat:
-            runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
-        runs.chunked.append(_play(engine, f"{load.name}, chunked_prefill", records, CHUNKED))
-        if not repeat:
-            runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
+        what = f"{load.name}, chunked_prefill"
+        if repeat:
+            runs.chunked.append(_play(engine, what, records, CHUNKED))
+            continue
+        runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
+        log = OperationLog(engine.model.executor)
+        runs.chunked.append(_play(engine, what, records, CHUNKED, log))
+        runs.operations = log.steps
+        runs.beside.append(time_steps(timer, max_num_tokens=STATIC_TOKEN_BUDGET, rounds=BESIDE_ROUNDS))
     return runs
 
 
@@ -187,8 +203,9 @@ def _offline_rows(runs: Offline, rates: BestRates) -> list[ReproRow]:
             brief="45% -> 85%",
             setup="needed work at best rates over time, until the last prompt is computed; with the last decodes"
             f" {utilization_of(rates, static):.1%} -> {utilization_of(rates, chunked):.1%}",
-            why=_shares(rates, runs),
+            why=_needs(rates, chunked),
         ),
+        _lost_row(rates, runs),
         ReproRow(
             name="long_offline: mean time to the last token",
             unit="s",
@@ -218,8 +235,18 @@ def _online_rows(engine: MeasuredEngine, load: Load) -> list[ReproRow]:
             published="up to 5.6x the capacity at a P99 bound",
             setup=f"arrivals at {RATED} of prefill_first's capacity, one run; chunks of {SMALL_CHUNK}",
             equal_output=chunked.outputs == whole.outputs,
-            why=f"a whole prompt stalls all streams: the longest gap {max(whole.inter_token_s(), default=0.0):.2f} s,"
-            f" with chunks {max(chunked.inter_token_s(), default=0.0):.2f} s",
+            why=f"a whole prompt stalls all streams: {_stalled_share(whole):.1%} of gaps are longer than {STALL_S} s,"
+            f" with chunks {_stalled_share(chunked):.1%}; where stalls are fewer than one in a hundred, this percentile"
+            " sees full steps instead",
+        ),
+        ReproRow(
+            name="long_and_short: a request's longest time between tokens, P90",
+            unit="s",
+            measured=percentile(_longest_gaps_s(chunked), 90),
+            baseline=percentile(_longest_gaps_s(whole), 90),
+            is_change=True,
+            setup=f"same runs; the longest of all {max(_longest_gaps_s(whole), default=0.0):.2f} s,"
+            f" with chunks {max(_longest_gaps_s(chunked), default=0.0):.2f} s",
         ),
         ReproRow(
             name="long_and_short: time to the first token, median",
@@ -251,24 +278,57 @@ def _hybrid_row(timer: StepTimer) -> ReproRow:
     )
 
 
-def _shares(rates: BestRates, runs: Offline) -> str:
-    run = runs.chunked[0]
+def _needs(rates: BestRates, run: LoadRun) -> str:
     padding = [step.num_padding_tokens for step in run.steps]
     needed = sum(rates.needed_s(work, pad) for work, pad in zip(run.works, padding, strict=True))
     tokens = rates.token_s * sum(work.num_tokens - pad for work, pad in zip(run.works, padding, strict=True))
-    each = step_utilization(rates, run)
+    return f"{tokens / needed:.0%} of the needed time is products of tokens, the rest attention and the head"
+
+
+def _lost_row(rates: BestRates, runs: Offline) -> ReproRow:
+    """The machine is fast and slow by turns of seconds to minutes: what it did to the run is told apart by rates of the
+    seconds before and after it.
+    """
+    run = runs.chunked[0]
+    reached = utilization_of(rates, run, while_prompts_wait=True)
     beside = best_rates(shortest(runs.beside), max_num_tokens=STATIC_TOKEN_BUDGET)
+    reached_beside = utilization_of(beside, run, while_prompts_wait=True)
+    each = step_utilization(beside, run)
+    return ReproRow(
+        name="long_offline: time lost at saturation",
+        unit="%",
+        measured=1.0 - reached,
+        baseline=1.0 - utilization_of(rates, runs.static[0], while_prompts_wait=True),
+        brief="55% -> 15%",
+        setup="the rest of the time, by the times of all operations of chunked_prefill's steps",
+        why=f"{reached_beside - reached:.1%} because the machine was slower than in the best seconds of this"
+        f" measurement: at the best rates of the seconds before and after the run utilization is {reached_beside:.1%}."
+        f" {_losses(lost_time(beside, run, runs.operations))}. The median step reaches {each.median:.0%} of these"
+        f" rates, one in ten {each.best_tenth:.0%} or more",
+    )
+
+
+def _losses(lost: LostTime | None) -> str:
+    if lost is None:
+        return "This executor does not time its operations"
     return (
-        f"{tokens / needed:.0%} of the needed time is products of tokens, the rest attention and the head. Of what is"
-        f" lost, {each.between_steps:.1%} of the time lies between steps; the median step reaches {each.median:.0%} of"
-        f" its best and one in ten {each.best_tenth:.0%} or more. The matrix unit is fast and slow by turns of seconds"
-        " to minutes: at the best rates of the seconds before and after the run the chunks' utilization is"
-        f" {utilization_of(beside, run, while_prompts_wait=True):.1%}"
+        f"Beyond these rates products and all else per token take {lost.products:.1%} of the time, attention"
+        f" {lost.attention:.1%}; {lost.outside:.1%} goes by in steps outside operations (planning, layout of the"
+        f" batch, sampling), {lost.between:.1%} between steps"
     )
 
 
 def _mean_end_s(run: LoadRun) -> float:
     return statistics.fmean(request.finished_s for request in run.requests if request.finished_s is not None)
+
+
+def _stalled_share(run: LoadRun) -> float:
+    gaps = run.inter_token_s()
+    return sum(gap > STALL_S for gap in gaps) / max(len(gaps), 1)
+
+
+def _longest_gaps_s(run: LoadRun) -> list[float]:
+    return [max(request.inter_token_s) for request in run.requests if request.inter_token_s]
 
 
 NOTE_ON_UTILIZATION = (

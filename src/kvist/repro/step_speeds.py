@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kvist.assembly.build_engine import size_memory
+from kvist.assembly.memory_size import size_memory
 from kvist.bench.step_timer import Chunks, StepTimer
 from kvist.config.engine_config import EngineConfig
 from kvist.config.scheduler_config import SchedulerConfig

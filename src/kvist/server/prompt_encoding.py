@@ -90,8 +90,9 @@ async def encode_messages(
 
 
 def _count_chars(messages: list[dict[str, object]]) -> int:
-    """Roughly how much text there is, whatever its shape."""
-    return sum(len(str(message.get("content", ""))) for message in messages)
+    """Roughly how much text there is, whatever its shape; a part counts as long text until it is looked at."""
+    contents = [message.get("content", "") for message in messages]
+    return sum(len(content) if isinstance(content, str) else LONG_TEXT_CHARS for content in contents)
 
 
 async def _off_the_loop(encode: Callable[[], list[int]], *, num_chars: int) -> list[int]:

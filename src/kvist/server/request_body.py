@@ -1,19 +1,19 @@
-"""From bytes to a typed request: bounded reading, JSON, names of fields. Every fault names the field and what to do."""
+"""From bytes to a typed request: bounded reading, names and types of fields. A fault names the field and what to do."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 
 from kvist.core.errors import InvalidRequestError
 from kvist.core.suggest import did_you_mean
+from kvist.server.body_decoder import JsonObject, decode_object
 from kvist.server.error_responses import BodyTooLargeError, UnsupportedMediaTypeError
 from kvist.server.openai_schema import UNSERVED
 
-JsonObject = dict[str, Any]  # Any: what a client sent, not yet checked
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 MAX_SHOWN_CHARS = 64  # of a name that a client made up
@@ -39,19 +39,7 @@ async def read_json_object(request: Request, *, max_bytes: int) -> JsonObject:
         if num_bytes > max_bytes:
             raise too_large
         parts.append(part)
-    return _decode_object(b"".join(parts))
-
-
-def _decode_object(body: bytes) -> JsonObject:
-    try:
-        fields = msgspec.json.decode(body)
-    except RecursionError:
-        raise InvalidRequestError("the body is not valid JSON: it is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, not {type(fields).__name__}")
-    return fields
+    return await decode_object(b"".join(parts))
 
 
 def parse_body(fields: JsonObject, body_type: type[Body], *, lenient: bool) -> tuple[Body, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 import socket
 import time
@@ -27,7 +26,6 @@ from kvist.server.http_protocol import BoundedHttpProtocol
 from kvist.server.identity import load_api_keys
 
 LOAD_LOG_PERIOD_S = 10.0
-MAX_OPEN_FILES = 1 << 16
 LAST_WRITES_S = 5  # for answers that were finished or aborted when the drain ended
 logger = logging.getLogger("kvist.server")
 
@@ -49,7 +47,6 @@ def run_server(config: ServerConfig, start_backend: StartBackend, *, print_line:
         wall_time_s=lambda: datetime.now(UTC).timestamp(),
     )
     listener = bind(config.host, config.port)
-    allow_many_connections()
     try:
         server = KvistServer(state, _uvicorn_config(state))
         return uvloop.run(server.run_until_stopped(listener, start_backend, print_line))
@@ -75,14 +72,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {reason}. Choose another --port (0 takes a free one)"
         ) from error
     return listener
-
-
-def allow_many_connections() -> None:
-    """Raise the limit of open files to what this process may have: each waiting client holds one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _uvicorn_config(state: ServerState) -> uvicorn.Config:

@@ -30,13 +30,18 @@ async def tokenize(request: Request) -> Response:
     else:
         tokens = await encode_messages(backend.encoder, body)
     token_text = backend.encoder.tokenizer.token_text
-    answer: dict[str, object] = {
-        "count": len(tokens),
-        "max_model_len": backend.generator.model.max_model_len,
-        "tokens": tokens,
-        "token_strs": [token_text(token) for token in tokens] if body.return_token_strs else None,
-    }
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+    def answer() -> bytes:
+        return msgspec.json.encode(
+            {
+                "count": len(tokens),
+                "max_model_len": backend.generator.model.max_model_len,
+                "tokens": tokens,
+                "token_strs": [token_text(token) for token in tokens] if body.return_token_strs else None,
+            }
+        )
+
+    return Response(await asyncio.to_thread(answer), media_type="application/json")
 
 
 async def detokenize(request: Request) -> Response:
@@ -45,9 +50,13 @@ async def detokenize(request: Request) -> Response:
     body, _ = parse_body(fields, DetokenizeRequest, lenient=state.config.lenient)
     backend = state.backend_for(body.model)
     vocab_size = backend.generator.model.vocab_size
-    for token in body.tokens:
-        if not 0 <= token < vocab_size:
-            raise InvalidRequestError(f"token id {token} is outside the vocabulary of {vocab_size}", param="tokens")
-    decode = backend.encoder.tokenizer.decode
-    text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=False)
+    tokenizer = backend.encoder.tokenizer
+
+    def decode() -> str:
+        for token in body.tokens:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequestError(f"token id {token} is outside the vocabulary of {vocab_size}", param="tokens")
+        return tokenizer.decode(body.tokens, skip_special_tokens=False)
+
+    text = await asyncio.to_thread(decode)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")

@@ -10,6 +10,7 @@ from kvist.core.errors import InvalidRequestError
 ROLES = ("system", "developer", "user", "assistant")
 _KNOWN_KEYS = ("role", "content", "name")
 _MAX_MESSAGES = 20_000  # more than a template's budget of steps allows as a rule
+_MAX_PARTS = 20_000  # of one message
 
 ChatMessage = dict[str, Any]  # role, content (text, or a list of text parts), maybe name
 
@@ -59,6 +60,8 @@ def _parse_content(content: object, where: str) -> str | list[dict[str, str]]:
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes) or not content:
         raise InvalidRequestError(f"{where} must be text or a list of text parts", param=where)
+    if len(content) > _MAX_PARTS:
+        raise InvalidRequestError(f"{where} has {len(content)} parts; at most {_MAX_PARTS} are taken", param=where)
     return [_parse_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
