@@ -9,6 +9,7 @@ Run: python -m benchmarks.cluster_routing [ROUTER ...]
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -27,6 +28,7 @@ NUM_PREFILL = NUM_DECODE = 5
 
 def measure(router: str) -> dict[str, Any]:
     """Simulate the whole trace. Any: what JSON holds."""
+    gc.disable()  # as kvist simulate does
     records = read_shipped_trace("mooncake_conversation")
     result = simulate(mooncake_cluster(NUM_PREFILL, NUM_DECODE, router), records, STEP_TIME)
     done = [request for request in result.requests if request.outcome == "finished"]

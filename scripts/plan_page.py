@@ -62,13 +62,19 @@ def content() -> str:
     if speed is not None:
         made = speed["results"]
         lines += [
-            f"A plan over {made['candidates']} candidates (`{made['command']}`) took {made['cpu_s']:.0f} CPU seconds "
-            f"in one process: {made['simulations']} runs, {made['simulated_steps']:,} steps and "
+            f"A plan over {made['candidates']} candidates (`{made['command']}`) took {_time(made)}: "
+            f"{made['simulations']} runs, {made['simulated_steps']:,} steps and "
             f"{made['simulated_tokens']:,} output tokens, {made['steps_per_cpu_s']:,.0f} and "
             f"{made['tokens_per_cpu_s']:,.0f} a second. `{speed['command']}`, commit {speed['commit'][:12]}.",
             "",
         ]
     return "\n".join(lines)
+
+
+def _time(made: Document) -> str:
+    if made.get("processes", 1) == 1:
+        return f"{made['cpu_s']:.0f} CPU seconds in one process"
+    return f"{made['wall_s']:.0f} s in {made['processes']} processes, {made['cpu_s']:.0f} CPU seconds in all"
 
 
 def _stored(name: str) -> Document | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -66,7 +66,7 @@ def test_an_engine_that_keeps_to_its_profile_is_predicted_exactly(load: str) -> 
         row = compared_row(metric, [measured], [predicted])
         assert row is not None
         assert row["error"] == pytest.approx(0.0, abs=1e-3), metric.field
-    works = [list(astuple(work)) for work in run.works]
+    works = [list(msgspec.structs.astuple(work)) for work in run.works]
     assert step_time_ratio(table(), works, [step.step_time_s for step in run.steps]) == pytest.approx(1.0, rel=1e-3)
 
 

@@ -13,7 +13,7 @@ from kvist.cli.main import COMMANDS
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.config.arguments import ArgumentParser
 from kvist.core.errors import ConfigError, KvistError
-from kvist.report.written_file import write_whole
+from kvist.report.written_file import whole_file, write_whole
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -57,6 +57,25 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(KvistError, match="cannot write /dev/full: No space left"):
         write_whole(Path("/dev/full"), "x" * 100_000)
     assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_written_piece_by_piece_is_there_as_a_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("before")
+
+    def interrupted() -> None:
+        with whole_file(path) as file:
+            file.write("half")
+            raise ValueError("interrupted")
+
+    with pytest.raises(ValueError, match="interrupted"):
+        interrupted()
+    assert path.read_text() == "before"
+    with whole_file(path) as file:
+        file.write("one, ")
+        file.write("two")
+    assert path.read_text() == "one, two"
     assert list(tmp_path.iterdir()) == [path]
 
 

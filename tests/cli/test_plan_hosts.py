@@ -86,6 +86,14 @@ def test_the_printed_drive_sends_the_simulated_requests_at_the_same_times(plan: 
     assert [each.arrival_s for each in sent] == pytest.approx([each.arrival_s for each in planned])
 
 
+def test_a_time_to_first_token_alone_can_be_planned_for(profile: Path, tmp_path: Path) -> None:
+    words = ["plan", "--quick", "--jobs", "1", "--profile", str(profile), "--gpus", "1", "--workload", "chat"]
+
+    assert main([*words, "--num-prompts", "20", "--slo", "ttft=2s", "--json", str(tmp_path / "plan.json")]) == 0
+
+    assert json.loads((tmp_path / "plan.json").read_text())["winner"]["goodput"] > 0.0
+
+
 def test_a_price_gives_dollars_per_million_tokens(profile: Path, tmp_path: Path) -> None:
     words = ["plan", "--quick", "--jobs", "1", *shlex.split(GOAL), "--profile", str(profile), "--price", "0.1"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
-from tests.fakes.planner_cases import problem
+from tests.fakes.planner_cases import host_problem, problem
 
 from kvist.core.errors import ConfigError
 from kvist.costmodel.materialized_attention import MaterializedAttention
@@ -18,6 +19,7 @@ from kvist.planner.evaluation import Effort, PlanningProblem, placed
 from kvist.planner.guide import SCENARIOS, compared_with_guide, size_choice
 from kvist.planner.search import run_here
 from kvist.planner.techniques import CHOICES, MIN_GAINS, MUST_HAVES, Effect, Surroundings, plain_baseline
+from kvist.planner.toolbox import find_toolbox
 from kvist.workload.load_file import shipped_loads
 from kvist.workload.recorded_load import SHIPPED_TRACES
 from kvist.workload.trace_record import TextPart, TraceRecord
@@ -121,3 +123,34 @@ def test_chains_of_requests_are_as_long_as_their_longest_branch() -> None:
         return TraceRecord(index=index, arrival_s=2.0, prompt=part, num_output_tokens=1, after=after)
 
     assert chains([record(0, None), record(1, 0), record(2, 0), record(3, 2), record(4, None)]) == (2.0, 2.0)
+
+
+def test_advice_on_a_measured_host_uses_what_was_measured() -> None:
+    the_problem = host_problem(profiles=("wide.json", "narrow.json"))
+
+    advice = advise(the_problem, [])
+
+    tried = {each.technique.name for each in (*advice.taken, *advice.refused)}
+    assert {"PagedAttention", "continuous batching", "quantization (narrow.json)"} <= tried
+    assert not tried & {"FlashAttention", "GQA", "tensor parallelism", "host tier"}
+    for each in (*advice.taken, *advice.refused):
+        candidate = each.after.candidate
+        table = the_problem.hosts[candidate.profile or ""].table
+        assert candidate.max_num_seqs <= table.max_sequences
+        assert candidate.token_budget <= table.max_step_tokens
+
+
+def test_no_budget_in_seconds_without_a_target_per_token() -> None:
+    toolbox = find_toolbox(host_problem(slo="ttft=1s"), 1)
+
+    assert "budget in seconds" not in [technique.name for technique in toolbox.choices]
+
+
+def test_profiles_of_different_models_are_no_number_formats_of_one() -> None:
+    the_problem = host_problem(profiles=("one.json", "other.json"))
+    other = the_problem.hosts["other.json"]
+    spec = dataclasses.replace(other.engine.model_spec, num_layers=3)
+    changed = dataclasses.replace(other, engine=msgspec.structs.replace(other.engine, model_spec=spec))
+
+    with pytest.raises(ConfigError, match="of another model"):
+        find_toolbox(dataclasses.replace(the_problem, hosts={**the_problem.hosts, "other.json": changed}), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tests.fakes.planner_cases import problem
 
@@ -10,7 +12,7 @@ from kvist.config.load_cluster import parse_cluster
 from kvist.core.errors import ConfigError
 from kvist.planner.candidate import Candidate, Shape
 from kvist.planner.evaluation import Effort, bound_of, evaluate, placed
-from kvist.planner.plan import make_plan, pareto_front
+from kvist.planner.plan import make_plan, pareto_front, plan_point
 from kvist.planner.search import QUICK, Goal, Rounds, run_here, search
 
 ONE, TWO = Shape(tensor_parallel_size=1), Shape(tensor_parallel_size=2)
@@ -88,6 +90,22 @@ def test_the_planned_cluster_is_written_as_it_is_read() -> None:
         config, _ = placed(candidate, problem())
 
         assert parse_cluster(cluster_toml(config), "plan.toml").config == config
+
+
+def test_a_plan_keeps_its_objective_with_the_whole_load_or_says_that_it_does_not() -> None:
+    the_problem = problem(slo="ttft=60ms,tpot=30ms")
+    found = evaluate(SPACE[0], the_problem, EFFORT)
+    assert found.goodput is not None
+    hasty = dataclasses.replace(found, goodput=dataclasses.replace(found.goodput, rate_per_s=5.0 * found.rate_per_s))
+
+    point = plan_point(hasty, the_problem, rate_per_s=None, tolerance=0.3)
+    asked = plan_point(found, the_problem, rate_per_s=1e5, tolerance=0.3)
+
+    assert point.keeps_objective
+    assert point.point.attainment >= the_problem.deployment.objective.attainment
+    assert point.goodput_per_s == point.point.rate_per_s < hasty.rate_per_s
+    assert not asked.keeps_objective
+    assert asked.goodput_per_s < asked.point.rate_per_s
 
 
 def test_no_goodput_is_claimed_beyond_the_capacity() -> None:

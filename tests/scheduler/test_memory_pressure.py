@@ -54,7 +54,7 @@ def test_each_preemption_makes_admission_more_cautious_for_a_while(depth: int) -
     reserve.note_preempted()
     assert reserve.growth_blocks(candidate, at_most=False) == 2 * calm
     for _ in range(100):
-        reserve.note_step()
+        reserve.note_steps(1)
     assert reserve.growth_blocks(candidate, at_most=False) == calm
     assert reserve.growth_blocks(candidate, at_most=True) == 63
 

@@ -2,7 +2,8 @@
 
 Optimizes in stages: time to first token, then time per output token, then throughput. Each step is simulated; a
 technique is taken only if it gains what its complexity asks for. The survey's selection guide is where the advice
-starts, and what it is compared with.
+starts, and what it is compared with. With --profile the devices are CPU hosts like the one that it was measured on:
+techniques are those that this version serves there, and the last lines printed serve the advice and drive it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kvist.core.errors import ConfigError
 from kvist.costmodel.model_size import count_parameters
 from kvist.planner.advisor import Advice, Advisor
 from kvist.planner.evaluation import Effort
-from kvist.planner.guide import SCENARIOS, size_choice
+from kvist.planner.guide import SCENARIOS, Scenario, size_choice
 from kvist.report.written_file import write_whole
 
 FULL = Effort(num_lifetimes=2.0, min_requests=200, tolerance=0.06)
@@ -40,9 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_load_arguments(parser, required=False)
     parser.add_argument(
         "--gpus",
+        "--hosts",
         type=whole_number("--gpus", low=1),
         metavar="N",
-        help=f"devices to serve on (default: {DEFAULT_GPUS}; large-cluster: 32)",
+        help=f"devices to serve on (default: {DEFAULT_GPUS}; large-cluster: 32), or hosts with --profile (1)",
     )
     parser.add_argument(
         "--jobs", type=whole_number("--jobs", low=1), metavar="N", help="processes (default: all cores)"
@@ -58,10 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     check_output_files(arguments)
     if arguments.configs is not None and not arguments.configs.is_dir():
         raise ConfigError(f"--configs {arguments.configs}: there is no such folder")
-    if arguments.profile:
-        raise ConfigError(
-            "kvist advise is for devices of the catalogue; kvist plan --profile plans for a measured host"
-        )
     scenario = SCENARIOS.get(arguments.scenario or "")
     if scenario is None and (arguments.workload is None or arguments.slo is None):
         raise ConfigError(f"give --scenario ({', '.join(SCENARIOS)}), or --workload and --slo")
@@ -76,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     with task_runner(problem, num_processes=arguments.jobs, what="setups") as run_all:
         advice = Advisor(
             problem=problem,
-            num_devices=arguments.gpus or (DEFAULT_GPUS if scenario is None else scenario.num_devices),
+            num_devices=arguments.gpus or _usual_number(arguments, scenario),
             effort=QUICK if arguments.quick else FULL,
             run_all=run_all,
             say=lambda text: print(f"kvist advise: simulating {text}", file=sys.stderr, flush=True),
@@ -99,6 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         write_report(arguments.report, document, advice)
     return 0
+
+
+def _usual_number(arguments: argparse.Namespace, scenario: Scenario | None) -> int:
+    """Of devices, where it is not given."""
+    if arguments.profile:
+        return 1
+    return DEFAULT_GPUS if scenario is None else scenario.num_devices
 
 
 def _write_configs(advice: Advice, folder: Path) -> None:

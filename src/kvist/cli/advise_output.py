@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvist.cli.plan_output import text_table
+from kvist.cli.plan_output import serve_lines, text_table
 from kvist.planner.advisor import Advice, Tried
 from kvist.planner.assessment import Assessment
-from kvist.planner.commands import simulate_command
+from kvist.planner.commands import PlanCommands, plan_commands, simulate_command
 from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.guide import compared_with_guide
 from kvist.planner.plan import MIN_LIFETIMES
 from kvist.report.bar_plots import bar_plot, waterfall
-from kvist.report.page import Report
+from kvist.report.page import Report, page_facts
 
 HEADERS = (
     "step", "stage", "capacity/s", "goodput/s", "TTFT P90 ms", "TPOT P90 ms", "gain", "complexity",
@@ -46,7 +47,18 @@ def advice_lines(
         "",
         "any row again, with its simulation's name for NAME:",
         f"  {simulated_by(advice, problem, folder / 'NAME.toml')}",
+        *serve_lines(commands_of(advice, problem, folder)),
     ]
+
+
+def commands_of(advice: Advice, problem: PlanningProblem, folder: Path) -> PlanCommands:
+    """What simulates, serves and drives the advice, at the rate at which setups were compared."""
+    return plan_commands(
+        advice.final.candidate,
+        problem,
+        rate_per_s=advice.reference_rate_per_s,
+        config_file=str(folder / f"{advice.final.config_hash}.toml"),
+    )
 
 
 def _too_short(advice: Advice, problem: PlanningProblem) -> list[str]:
@@ -90,6 +102,7 @@ def advice_document(
         "taken": [_tried(each, advice, problem, folder) for each in advice.taken],
         "refused": [_tried(each, advice, problem, folder) for each in advice.refused],
         "final": _assessed(advice.final, advice, problem, folder),
+        "commands": asdict(commands_of(advice, problem, folder)),
         "guide": list(guide),
         "compared_with_guide": compared_with_guide(advice, recommended),
     }
@@ -98,7 +111,7 @@ def advice_document(
 def write_report(path: Path, document: Mapping[str, Any], advice: Advice) -> None:
     page = Report(
         f"Advice for {document['model']} on {document['num_devices']} x {document['device']}",
-        facts={name: str(document[name]) for name in ("command", "commit", "workload", "objective", "date")},
+        facts=page_facts(document, "workload", "objective"),
     )
     page.add_text(f"Advice: {advice.final.candidate.text}.")
     levels = [each.goodput_per_s or 0.0 for each in (advice.baseline, *(each.after for each in advice.taken))]

@@ -14,13 +14,12 @@ from typing import Any
 from kvist.cli.output_arguments import (
     add_output_arguments,
     check_output_files,
-    page_facts,
     result_document,
     write_json,
 )
 from kvist.core.errors import ConfigError
 from kvist.metrics.comparison import ComparedRow, Figure, compare
-from kvist.report import Report
+from kvist.report import Report, page_facts
 
 # What must be equal for a comparison to mean something.
 CONDITIONS = (

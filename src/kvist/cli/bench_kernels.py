@@ -16,7 +16,6 @@ from kvist.cli.model_source import add_model_arguments, find_model
 from kvist.cli.output_arguments import (
     add_output_arguments,
     check_output_files,
-    page_facts,
     result_document,
     write_json,
 )
@@ -26,7 +25,7 @@ from kvist.config.load import ENGINE_SECTIONS, engine_config, load_configs
 from kvist.core.errors import ConfigError
 from kvist.execution.choice import choose_executor
 from kvist.models.registry import read_model
-from kvist.report import Report
+from kvist.report import Report, page_facts
 from kvist.weights.checkpoint import Checkpoint, open_checkpoint
 from kvist.weights.model_shapes import SHAPES
 from kvist.weights.random_model import GGUF_FORMATS

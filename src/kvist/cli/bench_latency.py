@@ -16,7 +16,7 @@ from kvist.cli.output_arguments import add_output_arguments, check_output_files,
 from kvist.config.arguments import add_config_arguments, whole_number
 from kvist.config.load import ENGINE_SECTIONS, load_configs
 from kvist.metrics.percentiles import mean, percentile
-from kvist.report import Report, cdf_plot
+from kvist.report import Report, cdf_plot, page_facts
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
 QUICK_ITERATIONS = 3
@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_json(arguments.json, document)
     if arguments.report is not None:
-        report = Report(f"{model}: latency of a batch", facts={name: str(document[name]) for name in FACTS})
+        report = Report(f"{model}: latency of a batch", facts=page_facts(document, *FACTS))
         report.add_plot(cdf_plot("Latency of a batch", {"batches": rising}, x_label="seconds"))
         report.write(arguments.report)
     return 0
 
 
-FACTS = ("command", "commit", "date", "batch_size", "input_len", "output_len")
+FACTS = ("batch_size", "input_len", "output_len")
 
 
 def latency_result(batches: Sequence[TimedBatch]) -> dict[str, Any]:

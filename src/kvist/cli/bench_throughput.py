@@ -20,13 +20,12 @@ from kvist.cli.model_source import add_model_arguments
 from kvist.cli.output_arguments import (
     add_output_arguments,
     check_output_files,
-    page_facts,
     result_document,
     write_json,
 )
 from kvist.config.arguments import add_config_arguments, whole_number
 from kvist.config.load import ENGINE_SECTIONS, load_configs
-from kvist.report import Report, bar_plot
+from kvist.report import Report, bar_plot, page_facts
 
 Document = dict[str, Any]  # Any: what JSON holds
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from kvist.bench.worker_processes import worker_processes
-from kvist.planner.evaluation import PlanningProblem
+from kvist.planner.evaluation import GC_THRESHOLD, PlanningProblem
 from kvist.planner.search import Item, Result, RunAll, run_here
 
 LINE_EVERY = 20  # tasks between lines where there is no terminal
-GC_THRESHOLD = 200_000  # simulations make many objects and few cycles
 
 
 @contextmanager

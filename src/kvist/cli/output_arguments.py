@@ -70,11 +70,6 @@ def result_document(name: str, result: Mapping[str, Any], *, repeats: int = 1) -
     }
 
 
-def page_facts(document: Mapping[str, Any]) -> dict[str, str]:
-    """What stands below the title of a page about a `result_document`. Any: JSON."""
-    return {name: str(document[name]) for name in ("command", "commit", "date")}
-
-
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Raises KvistError if the file cannot be written; what was there before stays then."""
     write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from kvist.bench.load_fit import check_lengths
 from kvist.cli.cost_arguments import DEFAULT_DEVICE, DEFAULT_MODEL, read_model_spec
 from kvist.cli.host_profiles import add_host_arguments, read_hosts, refuse_a_cpu_as_device
+from kvist.cli.named_workload import find_workload, workload_names
 from kvist.cli.simulate_load import add_scale_lengths
 from kvist.config.arguments import number, whole_number
 from kvist.core.errors import ConfigError
-from kvist.core.suggest import did_you_mean
 from kvist.costmodel.device_catalogue import DEVICES, find_device
 from kvist.costmodel.engine_generation import CURRENT, find_generation
 from kvist.planner.bounds import load_facts
@@ -21,8 +20,7 @@ from kvist.planner.evaluation import PlanningProblem
 from kvist.planner.plan_load import PlanLoad, draws_of_load, draws_of_trace
 from kvist.planner.service_level_objective import parse_objective
 from kvist.workload.adapting import scale_lengths
-from kvist.workload.load_file import shipped_loads
-from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
+from kvist.workload.load_file import Load
 
 NUM_DRAWS = 4
 QUICK_REQUESTS, QUICK_DRAWS = 300, 2
@@ -64,7 +62,7 @@ def add_deployment_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_load_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     group = parser.add_argument_group("load and objective")
-    names = ", ".join([*shipped_loads().loads, *SHIPPED_TRACES])
+    names = ", ".join(workload_names())
     group.add_argument("--workload", required=required, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=2), metavar="N", help="only so many of its requests"
@@ -146,19 +144,11 @@ def chosen_load(arguments: argparse.Namespace) -> PlanLoad:
 
 
 def _load_of_name(arguments: argparse.Namespace) -> PlanLoad:
-    name, loads = arguments.workload, shipped_loads().loads
     num_draws = QUICK_DRAWS if arguments.quick else NUM_DRAWS
     count = arguments.num_prompts
     if arguments.quick:
         count = min(count or QUICK_REQUESTS, QUICK_REQUESTS)
-    if name in loads:
-        return draws_of_load(loads[name], num_draws=num_draws, num_requests=count)
-    if name in SHIPPED_TRACES:
-        return draws_of_trace(name, read_shipped_trace(name), num_draws=num_draws, num_requests=count)
-    if name and Path(name).is_file():
-        return draws_of_trace(name, read_recorded_load(Path(name)), num_draws=num_draws, num_requests=count)
-    known = [*loads, *SHIPPED_TRACES]
-    raise ConfigError(
-        f"--workload {name!r}: there is no such trace file and no such load.{did_you_mean(name, known)} "
-        f"Loads are {', '.join(known)}"
-    )
+    found = find_workload(arguments.workload)
+    if isinstance(found, Load):
+        return draws_of_load(found, num_draws=num_draws, num_requests=count)
+    return draws_of_trace(arguments.workload, found, num_draws=num_draws, num_requests=count)

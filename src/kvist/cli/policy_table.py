@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvist.cli.output_arguments import page_facts
 from kvist.core.errors import ConfigError
+from kvist.report.page import page_facts
 
 if TYPE_CHECKING:
     from kvist.bench.policy_comparison import PolicyComparison

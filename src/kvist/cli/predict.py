@@ -11,6 +11,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from kvist.cli.cost_arguments import add_placement_arguments, chosen_calibration, chosen_placement
 from kvist.cli.output_arguments import add_output_arguments, check_output_files, result_document, write_json
 from kvist.config.arguments import whole_number
@@ -104,7 +106,12 @@ def _predict_on_this_host(arguments: argparse.Namespace, work: StepWork) -> int:
     print(f"step time {1e3 * step_s:.2f} ms +- {1e3 * margin_s:.2f} ms ({of_what})")
     print(f"  host {1e3 * host_s:.3f} ms, executor {1e3 * (step_s - host_s):.3f} ms")
     if arguments.json is not None:
-        result = {"step_time_s": step_s, "margin_s": margin_s, "parts": {"host_s": host_s}, "work": asdict(work)}
+        result = {
+            "step_time_s": step_s,
+            "margin_s": margin_s,
+            "parts": {"host_s": host_s},
+            "work": structs.asdict(work),
+        }
         write_json(arguments.json, result_document("predict", result))
     return 0
 
@@ -126,7 +133,7 @@ def _answer(model: RooflineModel, work: StepWork) -> tuple[list[str], dict[str, 
         "margin_s": margin_s,
         "why": model.error_bar.reason,
         "parts": asdict(parts),
-        "work": asdict(work),
+        "work": structs.asdict(work),
     }
     try:
         memory = device_memory(model.placement, max_num_batched_tokens=max(8192, work.num_tokens))

@@ -20,6 +20,7 @@ from kvist.cli.simulate_output import result_lines, write_report
 from kvist.config.cluster_config import ClusterConfig
 from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.report.svg_figure import require_plots
+from kvist.report.written_file import whole_file
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.simulated_benchmark import simulated_benchmark
 from kvist.simulator.simulation_result import SimulationResult
@@ -73,7 +74,7 @@ def _simulate(
 ) -> SimulationResult:
     if trace_file is None:
         return simulate(config, records, step_times)
-    with trace_file.open("w", encoding="utf-8") as file:
+    with whole_file(trace_file) as file:
         trace = SimulationTrace(config, file.write)
         result = simulate(config, records, step_times, observer=trace)
         trace.end()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from kvist.cli.named_workload import find_workload, workload_names
 from kvist.config.arguments import number, whole_number
 from kvist.config.cluster_config import ClusterConfig
 from kvist.core.errors import ConfigError
@@ -13,14 +13,13 @@ from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.links import NS_PER_S
 from kvist.workload.adapting import all_at_once, at_mean_rate, scale_lengths
-from kvist.workload.load_file import shipped_loads
-from kvist.workload.recorded_load import SHIPPED_TRACES, read_recorded_load, read_shipped_trace
+from kvist.workload.load_file import Load
 from kvist.workload.trace_record import TraceRecord
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load options")
-    names = ", ".join([*shipped_loads().loads, *SHIPPED_TRACES])
+    names = ", ".join(workload_names())
     group.add_argument("--workload", required=True, metavar="NAME|TRACE", help=f"a trace file, or one of {names}")
     group.add_argument(
         "--num-prompts", type=whole_number("--num-prompts", low=1), metavar="N", help="only the first N requests"
@@ -61,24 +60,14 @@ def simulated_load(
     arguments: argparse.Namespace, config: ClusterConfig, step_times: Mapping[str, StepTimeModel]
 ) -> list[TraceRecord]:
     """The requests, in order of their numbers. Raises ConfigError."""
-    loads = shipped_loads()
-    if arguments.workload in loads.loads:
-        load = loads.load(arguments.workload)
+    found = find_workload(arguments.workload, block_tokens=arguments.trace_block_tokens)
+    if isinstance(found, Load):
         capacity = arguments.capacity
         if capacity is None:
-            drawn = load.records(capacity_per_s=1.0, seed=arguments.seed)
+            drawn = found.records(capacity_per_s=1.0, seed=arguments.seed)
             capacity = _capacity(scale_lengths(drawn, arguments.scale_lengths), config, step_times)
-        records = load.records(capacity_per_s=capacity, seed=arguments.seed)
-    elif arguments.workload in SHIPPED_TRACES:
-        records = read_shipped_trace(arguments.workload)
-    elif arguments.workload and Path(arguments.workload).is_file():
-        records = read_recorded_load(Path(arguments.workload), block_tokens=arguments.trace_block_tokens)
-    else:
-        raise ConfigError(
-            f"--workload {arguments.workload!r}: there is no such trace file and no such load; loads are "
-            f"{', '.join([*loads.loads, *SHIPPED_TRACES])}"
-        )
-    records = records[: arguments.num_prompts]  # whom a request follows comes before it
+        found = found.records(capacity_per_s=capacity, seed=arguments.seed)
+    records = found[: arguments.num_prompts]  # whom a request follows comes before it
     if not records:
         raise ConfigError(f"the load {arguments.workload} draws no request")
     records = scale_lengths(records, arguments.scale_lengths)

@@ -94,6 +94,13 @@ class ReplicaState:
         if work is not None:
             self.decode_tokens -= work.num_tokens
 
+    def move_decode(self, request_id: RequestId, target: ReplicaState) -> None:
+        """The decode of the request counts for `target` from now on."""
+        work = self.decodes.pop(request_id)
+        self.decode_tokens -= work.num_tokens
+        target.decodes[request_id] = work
+        target.decode_tokens += work.num_tokens
+
     def forget_work(self) -> None:
         """It lost everything."""
         self.prefills, self.decodes = {}, {}

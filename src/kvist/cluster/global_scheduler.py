@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from kvist.cluster.cluster_request import ClusterRequest, Decision, Held, Placement, Rejection
 from kvist.cluster.cluster_state import ClusterState, ReplicaState
 from kvist.cluster.decode_choice import DecodeEstimate, choose_decode
+from kvist.cluster.decode_migration import Migration, choose_migration
 from kvist.cluster.early_rejection import MIN_ENDED, MIN_RETRY_AFTER_S, coming_step_s, current_step_s, late_by
 from kvist.cluster.fair_queue import FairQueue
 from kvist.cluster.predictions import Predictor, PrefillEstimate
 from kvist.cluster.prefill_choice import PrefillChoice
-from kvist.cluster.prefix_index import PrefixIndex, prefix_keys
+from kvist.cluster.prefix_index import PrefixIndex, PrefixKey, prefix_keys
 from kvist.cluster.role_balance import RoleBalance, RoleChange
 from kvist.cluster.routing_policies.registry import ROUTING_POLICIES
 from kvist.cluster.routing_view import RoutingView
@@ -26,13 +27,20 @@ from kvist.config.cluster_config import RouterConfig
 from kvist.core.request import RequestId
 from kvist.kvcache.kv_events import KVEvent
 
+MAX_MOVES = 2  # of one request's decode
+MAX_MOVES_AT_ONCE = 8
+
 
 @dataclass(slots=True, eq=False)
 class _Placed:
+    """num_moves: how often its decode was moved; is_moving: its KV is under way to `decode`, or about to be."""
+
     request: ClusterRequest
     prefill: int
     decode: int
     has_first_token: bool = False
+    num_moves: int = 0
+    is_moving: bool = False
 
 
 class GlobalScheduler:
@@ -90,7 +98,7 @@ class GlobalScheduler:
     def _place(self, request: ClusterRequest, candidates: Sequence[ReplicaState], now: float) -> Decision:
         state = self.state
         self._predictor.start()
-        keys = prefix_keys(request.domain, request.prompt_token_ids, self._block_size)
+        keys = self._keys(request)
         choice = PrefillChoice(
             request=request,
             keys=keys,
@@ -131,6 +139,12 @@ class GlobalScheduler:
             predicted_ttft_s=prefill.ttft_s,
             predicted_tpot_s=decode.tpot_s,
         )
+
+    def _keys(self, request: ClusterRequest) -> list[PrefixKey]:
+        """Of the prompt's prefixes; none where nobody holds any, as without prefix caching."""
+        if not len(self._index) and self._tiers.is_empty:
+            return []
+        return prefix_keys(request.domain, request.prompt_token_ids, self._block_size)
 
     def _note_placed(
         self, request: ClusterRequest, prefill: PrefillEstimate, decode: DecodeEstimate, now: float
@@ -203,6 +217,35 @@ class GlobalScheduler:
             self.state.replicas[placed.prefill].end_prefill(request_id, now)
             self.state.replicas[placed.decode].end_decode(request_id)
         return placed
+
+    def migrate(self, now: float) -> list[Migration]:
+        """Decodes to move now, counted at once where they go. `note_moved` is to tell where each went on."""
+        moves: list[Migration] = []
+        self._predictor.start()
+        while len(moves) < MAX_MOVES_AT_ONCE:
+            move = choose_migration(self.state, self._predictor, now, self._may_move)
+            if move is None:
+                break
+            placed = self._placed[move.request_id]
+            placed.decode, placed.is_moving, placed.num_moves = move.target, True, placed.num_moves + 1
+            self.state.replicas[move.source].move_decode(move.request_id, self.state.replicas[move.target])
+            moves.append(move)
+        return moves
+
+    def _may_move(self, request_id: RequestId) -> bool:
+        placed = self._placed.get(request_id)
+        return placed is not None and not placed.is_moving and placed.num_moves < MAX_MOVES
+
+    def note_moved(self, request_id: RequestId, replica_id: int) -> None:
+        """A request's KV has left its source and it goes on at `replica_id`: its target, or where it was."""
+        placed = self._placed.get(request_id)
+        if placed is None:
+            return
+        placed.is_moving = False
+        if placed.decode != replica_id:
+            placed.num_moves -= 1
+            self.state.replicas[placed.decode].move_decode(request_id, self.state.replicas[replica_id])
+            placed.decode = replica_id
 
     def note_kv_events(self, replica_id: int, events: Iterable[KVEvent]) -> None:
         """What changed in a replica's tree. What it let go of goes down to its tiers."""

@@ -109,6 +109,13 @@ class RouterConfig:
     role_interval_s: float | None = option(
         None, help="how often a replica may change its role to follow the load; default: never", low=0.001, unit="s"
     )
+    migration_interval_s: float | None = option(
+        None,
+        help="how often decodes may move, from replicas that take no more outputs or are short of memory; "
+        "default: never",
+        low=0.001,
+        unit="s",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

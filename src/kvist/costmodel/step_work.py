@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from kvist.core.step_plan import StepPlan, chunk_pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
+class StepWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One step in numbers. A chunk of n new tokens after c tokens of context reads c + n keys.
 
     num_tokens: tokens computed, padding included.
@@ -76,7 +76,7 @@ class StepWork:
 
     def with_padding(self, num_padding_tokens: int) -> StepWork:
         """The same step computing `num_padding_tokens` more tokens for nothing."""
-        return replace(self, num_tokens=self.num_tokens + num_padding_tokens)
+        return msgspec.structs.replace(self, num_tokens=self.num_tokens + num_padding_tokens)
 
 
 def work_of_plan(plan: StepPlan) -> StepWork:

@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kvist.core.errors import ConfigError
-from kvist.costmodel.roofline import splits_heads
 from kvist.planner.assessment import Assessment, Assessor, gain_of
-from kvist.planner.candidate import Candidate, Shape
+from kvist.planner.candidate import Candidate
 from kvist.planner.evaluation import Effort, PlanningProblem, placed
 from kvist.planner.operating_point import capacity_per_s
 from kvist.planner.search import RunAll
 from kvist.planner.techniques import (
-    CHOICES,
     MIN_GAINS,
-    MUST_HAVES,
     Complexity,
     Effect,
     Surroundings,
     Technique,
-    plain_baseline,
 )
+from kvist.planner.toolbox import find_toolbox, room_for_kv
 
 REFERENCE_SHARE = 0.6  # of the capacity with all must-haves: the rate at which latencies are compared
 MAX_LOSS = 0.05  # of goodput, and of the latency of the stages before, that a technique may cost
@@ -126,15 +122,15 @@ class Advisor:
 
     def advise(self) -> Advice:
         """Raises ConfigError if the model fits no number of the devices."""
-        plain = self._baseline()
-        self.say("a capacity, for the rate at which all are compared")
-        rate_per_s = self._reference_rate(plain)
-        assessor = Assessor(problem=self.problem, effort=self.effort, rate_per_s=rate_per_s)
-        chain: list[tuple[Technique | None, Candidate]] = [(None, plain)]
-        for technique in MUST_HAVES:
+        toolbox = find_toolbox(self.problem, self.num_devices)
+        chain: list[tuple[Technique | None, Candidate]] = [(None, toolbox.baseline)]
+        for technique in toolbox.must_haves:
             candidate = technique.apply(chain[-1][1], self._around)
             if candidate is not None:
                 chain.append((technique, candidate))
+        self.say("a capacity, for the rate at which all are compared")
+        rate_per_s = self._reference_rate(chain[-1][1])
+        assessor = Assessor(problem=self.problem, effort=self.effort, rate_per_s=rate_per_s)
         self.say(f"{len(chain)} setups, from the plain baseline to all must-haves")
         setups = [Setup(candidate=each, effort=self.effort, rate_per_s=rate_per_s) for _, each in chain]
         assessed = list(self.run_all(assess_setup, setups))
@@ -149,7 +145,9 @@ class Advisor:
         refused: dict[str, Tried] = {}
         for stage in STAGES:
             while True:
-                best, others = self._best_of_stage(assessor, stage, state, {each.technique.name for each in taken})
+                done = {each.technique.name for each in taken}
+                choices = [each for each in toolbox.choices if each.name not in done]
+                best, others = self._best_of_stage(assessor, stage, state, choices)
                 refused |= {each.technique.name: each for each in others}
                 if best is None:
                     break
@@ -165,11 +163,8 @@ class Advisor:
             num_assessed=assessor.num_assessed,
         )
 
-    def _reference_rate(self, plain: Candidate) -> float:
-        """The common rate: a share of the capacity with all must-haves."""
-        candidate = plain
-        for technique in MUST_HAVES:
-            candidate = technique.apply(candidate, self._around) or candidate
+    def _reference_rate(self, candidate: Candidate) -> float:
+        """The common rate: a share of the capacity of the candidate, which has all must-haves."""
         config, step_times = placed(candidate, self.problem)
         return REFERENCE_SHARE * capacity_per_s(config, step_times, self.problem.load)
 
@@ -179,37 +174,8 @@ class Advisor:
             model=self.problem.model, device=self.problem.deployment.device, num_devices=self.num_devices
         )
 
-    def _baseline(self) -> Candidate:
-        """On the fewest devices per replica that hold the model and the longest request."""
-        longest = max(prompt + output for prompt, output in self.problem.load.lengths())
-        ranks = 1
-        while ranks <= min(self.num_devices, self.problem.deployment.devices_per_node):
-            shape = Shape(tensor_parallel_size=ranks)
-            if splits_heads(self.problem.model, ranks):
-                model = self.problem.model
-                plain = plain_baseline(
-                    shape, num_devices=self.num_devices, model=model, kv_tokens=longest, longest_request=longest
-                )
-                num_tokens = self._kv_tokens(plain)
-                if num_tokens >= longest:
-                    return plain_baseline(
-                        shape, num_devices=self.num_devices, model=model, kv_tokens=num_tokens, longest_request=longest
-                    )
-            ranks *= 2
-        raise ConfigError(
-            f"{self.problem.deployment.model} and a request of {longest} tokens fit no replica of up to "
-            f"{self.num_devices} x {self.problem.deployment.device.name}: take more devices"
-        )
-
-    def _kv_tokens(self, candidate: Candidate) -> int:
-        try:
-            config, _ = placed(candidate, self.problem)
-        except ConfigError:
-            return 0
-        return config.groups[0].kv_cache_tokens or 0
-
     def _best_of_stage(
-        self, assessor: Assessor, stage: Effect, state: Assessment, done: set[str]
+        self, assessor: Assessor, stage: Effect, state: Assessment, choices: Sequence[Technique]
     ) -> tuple[Tried | None, list[Tried]]:
         tasks = [
             Trial(
@@ -221,11 +187,10 @@ class Advisor:
                 effort=self.effort,
                 rate_per_s=assessor.rate_per_s,
             )
-            for technique in CHOICES
+            for technique in choices
             if stage in technique.effects
-            and technique.name not in done
             and (candidate := technique.apply(state.candidate, self._around)) is not None
-            and self._kv_tokens(candidate) > 0
+            and room_for_kv(candidate, self.problem) > 0
         ]
         self.say(f"{len(tasks)} techniques for the {stage}, on {state.candidate.text}")
         trials = list(self.run_all(run_trial, tasks))

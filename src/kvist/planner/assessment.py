@@ -79,7 +79,7 @@ class Assessor:
             found = self._found[candidate] = Assessment(
                 candidate=candidate,
                 point=operate(config, step_times, self.problem.load, objective, self.rate_per_s, trusts_objective=True),
-                config_text=cluster_toml(config),
+                config_text=cluster_toml(config, profile=candidate.profile),
             )
         return found
 

@@ -25,6 +25,7 @@ StepTimeOfGroup = Callable[[ReplicaGroupConfig], StepTimeModel]
 
 USUAL_TPOT_S = 0.05  # where no target says more
 FIRST_SHARE = 0.6  # of the bound: where searches begin
+GC_THRESHOLD = 200_000  # for processes that simulate at length: they make many objects and few cycles
 KNOWN_GROWTH = 1.15  # the first step of a search that begins where a shorter run ended
 
 

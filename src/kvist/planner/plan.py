@@ -20,6 +20,7 @@ from kvist.planner.search_space import ROUTERS
 FRONT_SIZE = 8
 EQUAL_WITHIN = 0.01  # figures closer than that are no choice
 EQUAL_GOODPUT = 0.02  # less than searches can tell apart: then the simpler one is the plan
+MAX_LOWERINGS = 8
 MIN_LIFETIMES = 3.0  # of a request: how long a load must last for its queues to show
 
 
@@ -41,16 +42,18 @@ class ErrorBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPoint:
-    """A whole cluster at the rate that it is planned for. latencies in `point`."""
+    """A whole cluster at the rate that it is planned for. latencies in `point`.
+
+    goodput_per_s: what the search found, but no more than can be completed for long, as a short load shows no
+    saturation, and no more than the whole load keeps, of which searches play a part. keeps_objective: whether the whole
+    load keeps it at the planned rate.
+    """
 
     evaluation: Evaluation
     point: OperatingPoint
     cost: Cost | None
-
-    @property
-    def goodput_per_s(self) -> float:
-        """What the search found, but no more than can be completed for long: a short load shows no saturation."""
-        return min(self.evaluation.rate_per_s, SUSTAINED_SHARE * self.point.capacity_per_s)
+    goodput_per_s: float
+    keeps_objective: bool
 
     @property
     def figures(self) -> tuple[float, float, float, float]:
@@ -91,10 +94,10 @@ def make_plan(
     found: SearchResult, problem: PlanningProblem, rounds: Rounds, run_all: RunAll, *, rate_per_s: float | None = None
 ) -> Plan:
     """Look closely at the finalists. rate_per_s: the load to plan for; None: each one's own goodput."""
-    look = partial(plan_point, rate_per_s=rate_per_s)
+    look = partial(plan_point, rate_per_s=rate_per_s, tolerance=rounds.last.tolerance)
     points = list(run_all(look, _distinct(found.finalists)[:FRONT_SIZE]))
     if rate_per_s is None:
-        points.sort(key=lambda point: -point.goodput_per_s)
+        points.sort(key=lambda point: (not point.keeps_objective, -point.goodput_per_s))
     else:
         points.sort(key=lambda point: _devices_for(point, rate_per_s))
     winner = _simplest_equal(points, rate_per_s)
@@ -128,7 +131,8 @@ def _simplest_equal(points: Sequence[PlanPoint], rate_per_s: float | None) -> Pl
     def is_equal(point: PlanPoint) -> bool:
         if rate_per_s is not None:
             return _devices_for(point, rate_per_s) == _devices_for(first, rate_per_s)
-        return point.goodput_per_s >= first.goodput_per_s * (1.0 - EQUAL_GOODPUT)
+        is_close = point.goodput_per_s >= first.goodput_per_s * (1.0 - EQUAL_GOODPUT)
+        return is_close and point.keeps_objective >= first.keeps_objective
 
     def complexity(point: PlanPoint) -> tuple[bool, int, int]:
         candidate = point.evaluation.candidate
@@ -137,15 +141,30 @@ def _simplest_equal(points: Sequence[PlanPoint], rate_per_s: float | None) -> Pl
     return min(filter(is_equal, points), key=complexity)
 
 
-def plan_point(evaluation: Evaluation, problem: PlanningProblem, *, rate_per_s: float | None) -> PlanPoint:
-    """The evaluated cluster at the rate or, without one, at its own goodput."""
+def plan_point(
+    evaluation: Evaluation, problem: PlanningProblem, *, rate_per_s: float | None, tolerance: float
+) -> PlanPoint:
+    """The evaluated cluster at the rate or, without one, at its own goodput.
+
+    tolerance: of the search; by so much its goodput is lowered, again and again, while the whole load does not keep it.
+    """
     config, step_times = placed(evaluation.candidate, problem)
-    capacity = capacity_per_s(config, step_times, problem.load)
-    rate = rate_per_s or min(evaluation.rate_per_s, SUSTAINED_SHARE * capacity)
     objective = problem.deployment.objective
+    capacity = capacity_per_s(config, step_times, problem.load)
+    goodput = min(evaluation.rate_per_s, SUSTAINED_SHARE * capacity)
+    rate = rate_per_s or goodput
+    for _ in range(MAX_LOWERINGS if rate_per_s is None else 1):
+        point = operate(config, step_times, problem.load, objective, rate, known_capacity_per_s=capacity)
+        keeps = point.attainment >= objective.attainment
+        if keeps:
+            break
+        goodput = min(goodput, rate / (1.0 + tolerance))
+        rate = rate_per_s or goodput
     return PlanPoint(
         evaluation=evaluation,
-        point=operate(config, step_times, problem.load, objective, rate, known_capacity_per_s=capacity),
+        point=point,
+        goodput_per_s=goodput if keeps else min(goodput, point.rate_per_s),
+        keeps_objective=keeps,
         cost=None
         if problem.hosts and problem.deployment.price_per_device_hour == 0.0  # nobody said what a host costs
         else cost_at(

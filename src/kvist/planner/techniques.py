@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -135,6 +135,16 @@ def _host_tier(candidate: Candidate, around: Surroundings) -> Candidate | None:
 
 
 HOST_CACHE_GB = 128.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolbox:
+    """What advice is made of. must_haves: in the order in which they turn `baseline` into an engine of today."""
+
+    baseline: Candidate
+    must_haves: Sequence[Technique]
+    choices: Sequence[Technique]
+
 
 MUST_HAVES = (
     Technique(name="FlashAttention", apply=_flash, complexity=Complexity.LOW),

@@ -6,12 +6,21 @@ import html
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from kvist.core.version import __version__
 from kvist.report.plot import Cell, Plot, format_cell
 from kvist.report.written_file import write_whole
 
 MAX_TABLE_ROWS = 400  # beside a plot: a page should open from a mail
+
+
+def page_facts(document: Mapping[str, Any], *others: str) -> dict[str, str]:
+    """What stands below the title of a page about a result: what it says of its command, commit, date and `others`.
+
+    Any: what JSON holds.
+    """
+    return {name: str(document[name]) for name in ("command", "commit", "date", *others) if name in document}
 
 
 class Report:

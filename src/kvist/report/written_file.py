@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from kvist.core.errors import KvistError
 
@@ -14,14 +16,23 @@ def write_whole(path: Path, text: str) -> None:
 
     What is no regular file (a pipe, /dev/stdout) is written to directly. Raises KvistError if it cannot be written.
     """
+    with whole_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """The same for a text that is written piece by piece: it is in place when the block ends without an exception."""
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            with path.open("w", encoding="utf-8") as file:
+                yield file
             return
         target = path.resolve()  # a link stays one
         partial = target.with_name(f".{os.getpid()}.partial")
         try:
-            partial.write_text(text, encoding="utf-8")
+            with partial.open("w", encoding="utf-8") as file:
+                yield file
             partial.replace(target)
         finally:
             with suppress(OSError):  # after the last line it is no longer there

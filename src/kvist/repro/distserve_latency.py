@@ -38,13 +38,15 @@ class FittedLatencies:
     table: dict[tuple[str, int], tuple[Numbers, Numbers, Numbers]]
 
     def __call__(self, group: ReplicaGroupConfig) -> StepTimeModel:
-        key = group.model or "", group.tensor_parallel_size
-        if key not in self.table:
-            raise ConfigError(f"DistServe has no latencies of {key[0]} on {key[1]} devices")
-        prefill, decode, large = self.table[key]
+        return self.of(group.model or "", ranks=group.tensor_parallel_size, num_stages=group.pipeline_parallel_size)
+
+    def of(self, model: str, *, ranks: int = 1, num_stages: int = 1) -> StepTimeModel:
+        if (model, ranks) not in self.table:
+            raise ConfigError(f"DistServe has no latencies of {model} on {ranks} devices")
+        prefill, decode, large = self.table[model, ranks]
         return PhaseStepTime(
             prefill=PrefillFit(a=prefill[0], b=prefill[1], c=prefill[2]),
             decode=DecodeFit(a=decode[0], b=decode[1], c=decode[2]),
             large_decode=DecodeFit(a=large[0], b=large[1], c=large[2]),
-            num_stages=group.pipeline_parallel_size,
+            num_stages=num_stages,
         )

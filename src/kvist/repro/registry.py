@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -47,6 +48,11 @@ def find(name: str) -> Repro:
 
 def run(name: str, setting: ReproSetting) -> ReproResult:
     """Run the reproduction `name`."""
-    # By name: a list of reproductions needs none of them.
-    result: ReproResult = import_module(find(name).module).run(setting)
+    # Here and by name: a list of reproductions needs none of this.
+    repro = find(name)
+    if repro.is_simulated:
+        from kvist.planner.evaluation import GC_THRESHOLD
+
+        gc.set_threshold(GC_THRESHOLD)
+    result: ReproResult = import_module(repro.module).run(setting)
     return result

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvist.report import Report, bar_plot, require_plots
+from kvist.report import Report, bar_plot, page_facts, require_plots
 from kvist.repro.page import origin
 from kvist.repro.result import from_document
 from kvist.repro.table import HEADINGS, cells
@@ -21,9 +21,7 @@ def check_report() -> None:
 
 def write_report(path: Path, documents: Sequence[Document]) -> None:
     """Tables as on the terminal, plots, notes."""
-    first = documents[0]
-    facts = {name: str(first[name]) for name in ("command", "commit", "date") if name in first}
-    report = Report("Published results, measured here", facts=facts)
+    report = Report("Published results, measured here", facts=page_facts(documents[0]))
     for document in documents:
         add_result(report, document)
     report.write(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvist.core.errors import InvalidRequestError, QueueFullError, RequestTooLongError
@@ -109,6 +110,10 @@ class StartRate:
         self.started_per_s: float | None = None
         self.tokens_per_s: float | None = None
         self._elapsed_s = 0.0
+
+    def note_steps_without_starts(self, step_times_s: Iterable[float]) -> None:
+        for step_time_s in step_times_s:
+            self._elapsed_s += step_time_s
 
     def note_step(self, *, num_started: int, num_tokens: int, step_time_s: float) -> None:
         self._elapsed_s += step_time_s

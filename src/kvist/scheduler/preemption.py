@@ -37,8 +37,10 @@ class GrowthReserve:
     def note_preempted(self) -> None:
         self._caution = min(self._caution * 2.0, MAX_CAUTION)
 
-    def note_step(self) -> None:
-        self._caution = max(self._caution * CAUTION_DECAY_PER_STEP, 1.0)
+    def note_steps(self, number: int) -> None:
+        while number > 0 and self._caution > 1.0:
+            self._caution = max(self._caution * CAUTION_DECAY_PER_STEP, 1.0)
+            number -= 1
 
     def tally(self, running: Sequence[TrackedRequest]) -> GrowthTally:
         """Start adding up the growth of `running` and of those that start beside them in one step."""

@@ -76,7 +76,6 @@ class RepeatedDecodes:
         for request, token in zip(self._state.running.decoding, tokens, strict=True):
             request.num_computed_tokens += num_steps
             request.token_ids.extend(array("i", (token,)) * num_steps)
-        for step_time_s in step_times_s:
-            self._reserve.note_step()
-            self._start_rate.note_step(num_started=0, num_tokens=0, step_time_s=step_time_s)
+        self._reserve.note_steps(num_steps)
+        self._start_rate.note_steps_without_starts(step_times_s)
         self._planner.skip_steps(num_steps)

@@ -174,6 +174,29 @@ class Scheduler:
         self._finish(request, reason, now)
         return self.take_events(now).events
 
+    def hand_over(self, request_id: RequestId, now: float) -> int | None:
+        """End a request here that goes on at another engine. Returns of how many of its tokens the KV is held for that.
+
+        The blocks are leased as those of a request that `leases_kv`; none where it waits to be computed again, 0 then.
+        None, changing nothing, if it is not known (any more), has no output yet, or awaits KV from elsewhere.
+        """
+        request = self._state.requests.get(request_id)
+        if request is None or request.num_output_tokens == 0 or request_id in self._state.handover:
+            return None
+        num_tokens = request.num_computed_tokens if request.table is not None else 0
+        self._finish(request, FinishReason.ABORT, now, keeps_kv=True)
+        return num_tokens
+
+    def forgo_kv(self, request_id: RequestId) -> bool:
+        """Let a request that awaits memory for KV from elsewhere start like any other: nobody holds that KV for it.
+
+        Returns whether there was such a request. One whose blocks are reserved is told by `kv_handover.arrive` instead.
+        """
+        request = self._state.handover.asked.pop(request_id, None)
+        if request is not None:
+            self._state.queue.add(request)
+        return request is not None
+
     def schedule(self, now: float) -> StepPlan | None:
         """Plan the next step, or None if nothing can be planned now.
 
@@ -221,7 +244,7 @@ class Scheduler:
                 self._finish(request, FinishReason.LENGTH, now)
         for request, _, _ in outcome.verified:
             self._give_back_blocks(request)
-        self._reserve.note_step()
+        self._reserve.note_steps(1)
         self._start_rate.note_step(
             num_started=step.num_started, num_tokens=step.num_started_tokens, step_time_s=result.step_time_s
         )
@@ -321,12 +344,16 @@ class Scheduler:
         *,
         stop_token_id: int | None = None,
         error: str | None = None,
+        keeps_kv: bool = False,
     ) -> None:
-        """End `request`, wherever it is, and free its blocks. No effect if it has ended already."""
+        """End `request`, wherever it is, and free its blocks. No effect if it has ended already.
+
+        keeps_kv: hold them for a reader instead, if it runs.
+        """
         state = self._state
         if request.state in (RequestState.FINISHED, RequestState.LEASED):
             return
-        is_leased = request.new.leases_kv and reason in (FinishReason.STOP, FinishReason.LENGTH)
+        is_leased = keeps_kv or (request.new.leases_kv and reason in (FinishReason.STOP, FinishReason.LENGTH))
         if request.id in state.running.by_id:
             state.stop_running(request, keep_blocks=is_leased)
         elif request.id in state.handover:

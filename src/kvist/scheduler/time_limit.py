@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kvist.core.step_plan import chunk_pairs
 from kvist.costmodel.step_time_model import StepTimeModel

@@ -46,7 +46,8 @@ class Kind(IntEnum):
     REPLICA_DOWN = 2
     REPLICA_UP = 3
     ROLES = 4
-    ARRIVAL = 5
+    MIGRATION = 5
+    ARRIVAL = 6
 
 
 class StopRule(Protocol):
@@ -186,6 +187,9 @@ class ClusterSimulation:
             self._replica_down(payload, now_ns)
         elif kind is Kind.REPLICA_UP:
             self._replica_up(payload, now_ns)
+        elif kind is Kind.MIGRATION:
+            self._journeys.migrate(now_ns)
+            self._push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, now_ns)
         else:
             self._balance_roles(now_ns)
 
@@ -222,7 +226,7 @@ class ClusterSimulation:
         change = self._router.balance_roles(now_ns / NS_PER_S)
         if change is not None:
             self._role_changes.append((now_ns, change.replica_id, change.prefill_weight, change.decode_weight))
-        self._push_roles(now_ns)
+        self._push_repeated(Kind.ROLES, self._config.router.role_interval_s, now_ns)
 
     def _take_turns(self, now_ns: int) -> None:
         """Replicas whose step ended, or that something came in for, go on; requests held in the router may follow."""
@@ -261,6 +265,9 @@ class ClusterSimulation:
             self._observer.note_turn(replica.replica_id, plan, batch)
         if batch.events:
             self._journeys.note_events(replica, batch, now_ns)
+
+    def on_given_up(self, replica: SimulatedReplica, request_id: RequestId, num_tokens: int | None) -> None:
+        self._journeys.note_given_up(replica, request_id, num_tokens, self._now_ns)
 
     def on_refused(self, replica: SimulatedReplica, request_id: RequestId, error: KvistError) -> None:
         self._journeys.note_refused(request_id, str(error), self._now_ns)
@@ -308,10 +315,10 @@ class ClusterSimulation:
             self._links_wake_ns = next_ns
             self._push(next_ns, Kind.TRANSFER, next_ns)
 
-    def _push_roles(self, now_ns: int) -> None:
-        interval_s = self._config.router.role_interval_s
+    def _push_repeated(self, kind: Kind, interval_s: float | None, now_ns: int) -> None:
+        """What is looked at in intervals, the next time."""
         if interval_s is not None:
-            self._push(now_ns + round(interval_s * NS_PER_S), Kind.ROLES, None)
+            self._push(now_ns + round(interval_s * NS_PER_S), kind, None)
 
     def _schedule_load(self) -> None:
         num_prompt_tokens = count_prompt_tokens(self._records)
@@ -341,7 +348,8 @@ class ClusterSimulation:
             if group.start_delay_s:
                 self._router.note_down(number, 0.0)
                 self._push(round(group.start_delay_s * NS_PER_S), Kind.REPLICA_UP, number)
-        self._push_roles(0)
+        self._push_repeated(Kind.ROLES, self._config.router.role_interval_s, 0)
+        self._push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, 0)
 
     def _new_replica(self, spec: ReplicaSpec) -> SimulatedReplica:
         return SimulatedReplica(

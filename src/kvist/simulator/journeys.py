@@ -6,9 +6,10 @@ Carries out what the global scheduler decides, with the same calls that a real r
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvist.cluster.cluster_request import ClusterRequest, Decision, Placement, Rejection
+from kvist.cluster.decode_migration import Migration
 from kvist.cluster.global_scheduler import GlobalScheduler
 from kvist.core.request import FinishReason, NewRequest, RequestId, pack_token_ids
 from kvist.core.request_events import EventBatch, Finished, Preempted, Scheduled, TokensSampled
@@ -39,6 +40,7 @@ class Journey:
     placement: Placement | None = None
     is_prefilled: bool = False
     has_moved: bool = False  # its KV is where it decodes
+    move: Migration | None = None  # asked of the replica that decodes
 
     @property
     def num_missing_tokens(self) -> int:
@@ -59,13 +61,14 @@ class Journeys:
         self._transfers = transfers
         self._open: dict[RequestId, Journey] = {}
         self._held: dict[RequestId, Journey] = {}
+        self._await_memory: dict[RequestId, Journey] = {}  # moved, and no blocks are reserved for their KV yet
         self.ended: list[Journey] = []  # since the owner last looked
 
     def begin(self, journey: Journey, now_ns: int) -> None:
         """Place a request that has just come, or has lost its replica."""
         suffix = f".{journey.attempt}" if journey.attempt else ""
         journey.request_id = RequestId(f"{journey.outcome.index}{suffix}")
-        journey.placement, journey.is_prefilled, journey.has_moved = None, False, False
+        journey.placement, journey.is_prefilled, journey.has_moved, journey.move = None, False, False, None
         request = ClusterRequest(
             request_id=journey.request_id,
             prompt_token_ids=journey.known_token_ids,
@@ -158,6 +161,7 @@ class Journeys:
     def note_receive(self, replica: SimulatedReplica, receive: KVReceive, now_ns: int) -> None:
         """A replica has reserved blocks: bring what belongs into them."""
         journey = self._open.get(receive.request_id)
+        self._await_memory.pop(receive.request_id, None)
         if journey is None or journey.placement is None:
             replica.abort(receive.request_id, now_ns)
         elif journey.is_prefilled:
@@ -169,10 +173,61 @@ class Journeys:
             journey.outcome.num_fetched_tokens += num_tokens
 
     def note_moved(self, request_id: RequestId) -> None:
-        """The KV of a request that was split is where it decodes."""
+        """The KV of a request that was split, or moved, is where it decodes."""
         journey = self._open.get(request_id)
-        if journey is not None:
+        if journey is not None and journey.placement is not None:
             journey.has_moved = True
+            if journey.move is None:
+                self._router.note_moved(request_id, journey.placement.decode)
+
+    def migrate(self, now_ns: int) -> None:
+        """Ask for the decodes that the router would move.
+
+        Those that found no memory where they went since the last time are computed again there: two replicas that
+        hold each other's requests until the other one has memory would wait for ever.
+        """
+        waiting, self._await_memory = self._await_memory, {}
+        for request_id, journey in waiting.items():
+            if self._open.get(request_id) is journey and journey.placement is not None:
+                self._replicas[journey.placement.prefill].release_lease(request_id, now_ns)
+                self._replicas[journey.placement.decode].forgo_kv(request_id, now_ns)
+                self.note_moved(request_id)
+        for move in self._router.migrate(now_ns / NS_PER_S):
+            self._open[move.request_id].move = move
+            self._replicas[move.source].give_up(move.request_id, now_ns)
+
+    def note_given_up(
+        self, replica: SimulatedReplica, request_id: RequestId, num_tokens: int | None, now_ns: int
+    ) -> None:
+        """A replica holds the KV of `num_tokens` tokens of a request that is to go on elsewhere. None: it kept it."""
+        journey = self._open.get(request_id)
+        if journey is None or journey.move is None or journey.placement is None:
+            replica.release_lease(request_id, now_ns)
+            return
+        move, journey.move = journey.move, None
+        if num_tokens is None:
+            self._router.note_moved(request_id, move.source)
+            return
+        self._know_output(journey)
+        journey.placement = replace(journey.placement, prefill=move.source, decode=move.target)
+        journey.outcome.decode_replica = move.target
+        journey.outcome.num_migrations += 1
+        journey.has_moved = num_tokens == 0
+        new = self._new_request(
+            journey,
+            journey.known_token_ids,
+            max_tokens=journey.num_missing_tokens,
+            num_incoming_tokens=num_tokens,
+            leases_kv=False,
+            now_ns=now_ns,
+        )
+        self._transfers.close_stream(request_id)
+        if num_tokens:
+            self._transfers.open_move(request_id, journey.placement)
+            self._await_memory[request_id] = journey
+        else:
+            self._router.note_moved(request_id, move.target)
+        self._replicas[move.target].submit(new, now_ns)
 
     def note_down(self, replica_id: int, now_ns: int) -> None:
         """A replica is gone: what it had to do, or to send, is begun again elsewhere."""
@@ -181,7 +236,8 @@ class Journeys:
         for request_id, journey in list(self._open.items()):
             placement = journey.placement
             is_source = placement is not None and placement.prefill == replica_id and not journey.has_moved
-            if request_id not in lost and not (is_source and journey.is_split):
+            is_giver = journey.move is not None and journey.move.source == replica_id
+            if request_id not in lost and not is_giver and not (is_source and journey.is_split):
                 continue
             self._router.note_lost(request_id, now)
             self._withdraw(journey, now_ns)

@@ -42,7 +42,10 @@ Arrival = _Part | _Filling
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """The handover of one request. num_sent_tokens: tokens from the first on that need no sending any more."""
+    """The handover of one request. num_sent_tokens: tokens from the first on that need no sending any more.
+
+    is_pulled: nothing is sent before the other replica has blocks.
+    """
 
     placement: Placement
     num_sent_tokens: int
@@ -50,6 +53,7 @@ class _Stream:
     is_prefilled: bool = False
     is_streamed: bool = False
     receive: KVReceive | None = None
+    is_pulled: bool = False
 
 
 class KVTransfers:
@@ -73,8 +77,12 @@ class KVTransfers:
         self._moved: list[RequestId] = []
 
     def open_stream(self, request_id: RequestId, placement: Placement) -> None:
-        """The request's KV will be handed over as `placement` says."""
-        self._streams[request_id] = _Stream(placement, placement.num_held_at_decode)
+        """The KV of the request's prompt will be handed over as `placement` says."""
+        self._streams[request_id] = _Stream(placement, placement.num_held_at_decode, is_pulled=not self._streams_kv)
+
+    def open_move(self, request_id: RequestId, placement: Placement) -> None:
+        """The request decodes no more where `placement` prefills, and its KV, all there, goes where it decodes."""
+        self._streams[request_id] = _Stream(placement, 0, is_prefilled=True, is_pulled=True)
 
     def close_stream(self, request_id: RequestId) -> None:
         """The request has ended or is lost; what is under way for it arrives in vain."""
@@ -108,7 +116,7 @@ class KVTransfers:
         """The prompt is computed and its replica holds the blocks."""
         stream = self._streams[request_id]
         stream.is_prefilled = True
-        if self._streams_kv:
+        if not stream.is_pulled:
             self._advance(request_id, stream, now_ns)
 
     def hand_over(self, receive: KVReceive, now_ns: int) -> None:
@@ -116,7 +124,7 @@ class KVTransfers:
         stream = self._streams[receive.request_id]
         stream.receive = receive
         placement = stream.placement
-        if self._streams_kv:
+        if not stream.is_pulled:
             self._advance(receive.request_id, stream, now_ns)
         else:
             path = self._topology.between(placement.prefill, placement.decode)

@@ -85,6 +85,7 @@ def simulated_benchmark(result: SimulationResult, config: ClusterConfig, setup: 
         "num_devices": config.num_devices,
         "fetched_input_tokens": sum(request.num_fetched_tokens for request in result.requests),
         "restarts": sum(request.num_restarts for request in result.requests),
+        "migrations": sum(request.num_migrations for request in result.requests),
         "steps": sum(replica.num_steps for replica in result.replicas),
         "replicas": [
             {

@@ -45,6 +45,11 @@ class ReplicaListener(Protocol):
         """What happened in a turn; plan: of the step that ended in it."""
         ...
 
+    def on_given_up(self, replica: SimulatedReplica, request_id: RequestId, num_tokens: int | None) -> None:
+        """The replica holds the KV of so many tokens of a request that it works on no more. None: it still does, or
+        the request has ended."""
+        ...
+
     def on_refused(self, replica: SimulatedReplica, request_id: RequestId, error: KvistError) -> None: ...
 
     def on_step(
@@ -157,6 +162,25 @@ class SimulatedReplica:
 
     def abort(self, request_id: RequestId, now_ns: int) -> None:
         self.deliver(lambda now: self._core.abort_request(request_id, now), now_ns)
+
+    def give_up(self, request_id: RequestId, now_ns: int) -> None:
+        """Let the request go on elsewhere: the listener's `on_given_up` says with how much KV."""
+
+        def hand_over(now: float) -> Sequence[RequestEvent]:
+            num_tokens = self.scheduler.hand_over(request_id, now)
+            self._listener.on_given_up(self, request_id, num_tokens)
+            return []
+
+        self.deliver(hand_over, now_ns)
+
+    def forgo_kv(self, request_id: RequestId, now_ns: int) -> None:
+        """If the request still awaits memory for KV from elsewhere, let it be computed here: the KV is given up."""
+
+        def forgo(now: float) -> Sequence[RequestEvent]:
+            self.scheduler.forgo_kv(request_id)
+            return []
+
+        self.deliver(forgo, now_ns)
 
     def bring(self, request_id: RequestId, num_tokens: int, now_ns: int) -> None:
         """The KV of the request's first `num_tokens` tokens is in its blocks."""

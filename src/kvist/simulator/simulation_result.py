@@ -14,6 +14,7 @@ class SimulatedRequest:
     outcome: finished, rejected (by the router), failed (a replica refused it), or unfinished.
     token_times_ns: when each output token was sampled. num_cached_tokens: prompt tokens that were not computed.
     num_fetched_tokens: of these, brought from elsewhere first. num_restarts: how often its replica was lost.
+    num_migrations: how often its decode moved to another replica.
     """
 
     index: int
@@ -30,6 +31,7 @@ class SimulatedRequest:
     num_fetched_tokens: int = 0
     num_preemptions: int = 0
     num_restarts: int = 0
+    num_migrations: int = 0
     prefill_replica: int | None = None
     decode_replica: int | None = None
     predicted_ttft_s: float | None = None

@@ -97,7 +97,7 @@ class MeasuredEngine:
             "result": result,
             "surroundings": msgspec.to_builtins(around),
             "step_s": [step.step_time_s for step in run.steps],
-            "works": [list(astuple(work)) for work in run.works],
+            "works": [list(msgspec.structs.astuple(work)) for work in run.works],
             "rounds_beside": [seconds for seconds, _ in beside],
             "beside_surroundings": [msgspec.to_builtins(each) for _, each in beside],
         }

@@ -68,4 +68,4 @@ def step_time_ratio(table: ProfileTable, works: Sequence[Sequence[int]], seconds
     return sum(seconds) / sum(model.predict_s(StepWork(**dict(zip(_FIELDS, work, strict=True)))) for work in works)
 
 
-_FIELDS = tuple(StepWork.__dataclass_fields__)
+_FIELDS = StepWork.__struct_fields__

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvist.bench.fidelity.comparison import METRICS
-from kvist.report import Report, bar_plot
+from kvist.report import Report, bar_plot, page_facts
 
 Document = Mapping[str, Any]  # Any: what JSON holds
 
@@ -126,8 +126,7 @@ def factor_of(cell: Document) -> str:
 
 
 def write_report(path: Path, document: Document) -> None:
-    facts = {name: str(document[name]) for name in ("command", "commit", "date")}
-    report = Report("Predicted and measured", facts=facts)
+    report = Report("Predicted and measured", facts=page_facts(document))
     report.add_text(origin(document))
     for title, goals in verdicts(document):
         report.add_table(GOAL_HEADERS, goal_rows(goals), caption=title)
