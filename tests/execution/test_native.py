@@ -118,7 +118,14 @@ def test_the_reference_on_activations_rounded_alike_gives_the_same_numbers(
 
 
 @pytest.fixture(
-    params=[("llama", "q4_k_m"), ("qwen3", "q8_0"), ("gemma3", "q4_1"), ("mixtral", "q5_0"), ("qwen2", "hf"), ("mixtral", "f16")]
+    params=[
+        ("llama", "q4_k_m"),
+        ("qwen3", "q8_0"),
+        ("gemma3", "q4_1"),
+        ("mixtral", "q5_0"),
+        ("qwen2", "hf"),
+        ("mixtral", "f16"),
+    ]
 )
 def executor(request, tiny_executor):
     return tiny_executor(*request.param, executor="native", num_blocks=256)

@@ -100,7 +100,9 @@ def test_dense_weights_on_the_matrix_unit_are_those_stored_or_the_nearest(isa, n
 def test_only_the_matrix_unit_takes_dense_weights_and_only_whole_groups_of_two_bytes(isa):
     plan = _native.Plan(isa, _native.ThreadPool(1), 1, 1)
     widths = {(name, width) for name in ("F32", "F16", "BF16") for width in (48, 64)}
-    taken = {each for each in widths if plan.takes_quantized(pack_matrix(random_matrix(each[0], 16, each[1]), None).native())}
+    taken = {
+        each for each in widths if plan.takes_quantized(pack_matrix(random_matrix(each[0], 16, each[1]), None).native())
+    }
     assert taken == ({("F16", 64), ("BF16", 64)} if isa.startswith("amx") else set())
     assert plan.takes_quantized(pack_matrix(random_matrix("Q8_0", 16, 64), None).native())
 

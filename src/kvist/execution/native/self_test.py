@@ -113,7 +113,7 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
 
 
 def _add_linears(plan: _native.Plan, x: int, quantized: int) -> dict[str, int]:
-    """Per format, x times a matrix of it, on quantized activations where the kernels take them; dense ones in both ways."""
+    """Per format, x times a matrix of it, on quantized activations where the kernels take them; dense ones on both."""
     results = {}
     plan.quantize(x, 0, quantized)
     for name in (*QUANTIZED_FORMATS, "F32", "F16", "BF16"):
