@@ -28,8 +28,8 @@ template <int kTiles>
 class FloatRows {
    public:
     FloatRows(const LinearArgs& a, int tile)
-        : y_(a.y + tile * kTile), stride_(a.y_stride), accumulate_(a.accumulate),
-          factor_(set1(after_cut(a.w.format))), bias_{bias_of(a.w, tile), bias_of(a.w, tile + kTiles - 1)} {}
+        : y_(a.y + tile * kTile), stride_(a.y_stride), accumulate_(a.accumulate), factor_(set1(after_cut(a.w.format))),
+          bias_{bias_of(a.w, tile), bias_of(a.w, tile + kTiles - 1)} {}
     void put(const float* sums, int row) const {
         for (int t = 0; t < kTiles; t++) {
             float* y = y_ + row * stride_ + t * kTile;
