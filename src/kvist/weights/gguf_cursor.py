@@ -71,28 +71,31 @@ class GGUFCursor:
         num_bytes = self.scalar(UINT64, what)
         if num_bytes > maximum_bytes:
             raise self.error(f"{what!r} is a string of {num_bytes} bytes; at most {maximum_bytes} are possible")
-        return self._decode(self.take(num_bytes, what), what)
+        try:
+            return self.take(num_bytes, what).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(what) from error
 
     def strings(self, length: int, what: str) -> list[str]:
         """Read `length` strings, fast: vocabularies have hundreds of thousands."""
         unpack: Callable[[memoryview, int], tuple[int]] = SCALARS[UINT64].unpack_from
         view, position, last = self._view, self.position, self.size - 8
-        pieces: list[bytes] = []
-        for _ in range(length):
-            if position > last:
-                raise self.error(f"ends inside {what!r}")
-            (num_bytes,) = unpack(view, position)
-            position += 8
-            end = position + num_bytes
-            if end > self.size:
-                raise self.error(f"ends inside {what!r}")
-            pieces.append(bytes(view[position:end]))
-            position = end
-        self.position = position
-        return [self._decode(piece, what) for piece in pieces]
-
-    def _decode(self, text: bytes, what: str) -> str:
+        texts: list[str] = []
         try:
-            return text.decode("utf-8")
+            for _ in range(length):
+                if position > last:
+                    raise self.error(f"ends inside {what!r}")
+                (num_bytes,) = unpack(view, position)
+                position += 8
+                end = position + num_bytes
+                if end > self.size:
+                    raise self.error(f"ends inside {what!r}")
+                texts.append(str(view[position:end], "utf-8"))
+                position = end
         except UnicodeDecodeError as error:
-            raise self.error(f"{what!r} is not valid UTF-8") from error
+            raise self._not_utf8(what) from error
+        self.position = position
+        return texts
+
+    def _not_utf8(self, what: str) -> CheckpointError:
+        return self.error(f"{what!r} is not valid UTF-8")
