@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,24 +78,30 @@ class GGUFCursor:
 
     def strings(self, length: int, what: str) -> list[str]:
         """Read `length` strings, fast: vocabularies have hundreds of thousands."""
-        unpack: Callable[[memoryview, int], tuple[int]] = SCALARS[UINT64].unpack_from
-        view, position, last = self._view, self.position, self.size - 8
-        texts: list[str] = []
+        view = self._view
         try:
-            for _ in range(length):
-                if position > last:
-                    raise self.error(f"ends inside {what!r}")
-                (num_bytes,) = unpack(view, position)
-                position += 8
-                end = position + num_bytes
-                if end > self.size:
-                    raise self.error(f"ends inside {what!r}")
-                texts.append(str(view[position:end], "utf-8"))
-                position = end
+            return [str(view[begin:end], "utf-8") for begin, end in self._string_ranges(length, what)]
         except UnicodeDecodeError as error:
             raise self._not_utf8(what) from error
+
+    def skip_strings(self, length: int, what: str) -> None:
+        """Pass `length` strings, whatever bytes they are of."""
+        for _ in self._string_ranges(length, what):
+            pass
+
+    def _string_ranges(self, length: int, what: str) -> Iterator[tuple[int, int]]:
+        unpack: Callable[[memoryview, int], tuple[int]] = SCALARS[UINT64].unpack_from
+        view, position, last = self._view, self.position, self.size - 8
+        for _ in range(length):
+            if position > last:
+                raise self.error(f"ends inside {what!r}")
+            (num_bytes,) = unpack(view, position)
+            begin = position + 8
+            position = begin + num_bytes
+            if position > self.size:
+                raise self.error(f"ends inside {what!r}")
+            yield begin, position
         self.position = position
-        return texts
 
     def _not_utf8(self, what: str) -> CheckpointError:
         return self.error(f"{what!r} is not valid UTF-8")
