@@ -223,7 +223,8 @@ class PythonPlan {
         append_attention(plan_, shape, rows);
         block_size_ = block_size, block_bytes_ = block_bytes;
     }
-    // x: a quantized buffer where gate and up are quantized, else a buffer of float rows.
+    bool takes_quantized(const Weight& w) const { return kvist::takes_quantized(plan_.kernels, w.matrix()); }
+    // x: a quantized buffer where all of gate and up take that, else a buffer of float rows.
     void mixture(int x, int scores, const std::vector<Weight*>& gate, const std::vector<Weight*>& up,
                  const std::vector<Weight*>& down, int per_token, bool normalize, int kind, int out) {
         auto matrices = [&](const std::vector<Weight*>& weights) {
@@ -232,11 +233,12 @@ class PythonPlan {
             return result;
         };
         MixtureArgs args;
-        const bool dense_in = is_dense(gate.at(0)->format), dense_down = is_dense(down.at(0)->format);
-        if (dense_in) args.x_rows = plan_.buffer(x);
-        else args.x = plan_.quantized(x);
-        args.scores = plan_.buffer(scores);
         args.gate = matrices(gate), args.up = matrices(up), args.down = matrices(down);
+        const bool quantized_in = take_quantized(plan_.kernels, args.gate) && take_quantized(plan_.kernels, args.up),
+                   quantized_down = take_quantized(plan_.kernels, args.down);
+        if (quantized_in) args.x = plan_.quantized(x);
+        else args.x_rows = plan_.buffer(x);
+        args.scores = plan_.buffer(scores);
         args.per_token = per_token;
         args.normalize = normalize;
         args.kind = static_cast<Activation>(kind);
@@ -250,10 +252,10 @@ class PythonPlan {
             return plan_.quantized(id);
         };
         Mixture& m = mixture_;
-        if (dense_in) args.grouped_rows = rows(m.grouped_rows, args.gate[0].k);
-        else args.grouped = quantized(m.grouped, args.gate[0].k);
-        if (dense_down) args.hidden_rows = rows(m.hidden_rows, args.down[0].k);
-        else args.hidden = quantized(m.hidden, args.down[0].k);
+        if (quantized_in) args.grouped = quantized(m.grouped, args.gate[0].k);
+        else args.grouped_rows = rows(m.grouped_rows, args.gate[0].k);
+        if (quantized_down) args.hidden = quantized(m.hidden, args.down[0].k);
+        else args.hidden_rows = rows(m.hidden_rows, args.down[0].k);
         args.gate_rows = rows(m.gate, padded(args.gate[0].n));
         args.up_rows = rows(m.up, padded(args.up[0].n));
         args.down_rows = rows(m.down, padded(args.down[0].n));
@@ -420,6 +422,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("num_operations", &PythonPlan::num_operations)
         .def("buffer", &PythonPlan::buffer)
         .def("quantized", &PythonPlan::quantized)
+        .def("takes_quantized", &PythonPlan::takes_quantized)
         .def("rope_angles", &PythonPlan::rope_angles)
         .def("embed", &PythonPlan::embed)
         .def("norm", &PythonPlan::norm)

@@ -99,7 +99,7 @@ constexpr int kQueriesPerItem = 192;  // query vectors that share one pass over 
 
 struct Kernels {
     const char* name;
-    bool has_bfloat_activations;  // the form of activations that all these kernels write and read
+    bool has_bfloat_activations;  // the form of quantized activations that all these kernels write and read
     LinearKernel linear;
     GatedKernel gated_linear;
     // Dense weights [n, k] in f32, f16 or bf16; x are float rows.
@@ -141,6 +141,12 @@ struct Kernels {
     const Ceilings& (*ceilings)();
     const Baselines& (*baselines)();
 };
+
+// Whether `linear` multiplies these weights, with quantized activations; others are `linear_dense`'s. The matrix unit's kernels
+// take dense weights of two bytes in whole groups.
+inline bool takes_quantized(const Kernels& kernels, const PackedMatrix& w) {
+    return !is_dense(w.format) || (kernels.has_bfloat_activations && w.format != Format::f32 && w.k % kGroup == 0);
+}
 
 // Floats of the states of `num_queries` queries: the maximum, sixteen partial sums and the weighted values of each.
 inline int64_t attention_state_floats(int num_queries, int head_dim) { return int64_t{num_queries} * (32 + head_dim); }

@@ -1,4 +1,4 @@
-// The quantized linear, for all weight formats, and gate and up with what follows them.
+// Linears on quantized activations, for all weight formats that are multiplied with them, and gate and up with what follows.
 #include "kernels.h"
 #include "scratch.h"
 
@@ -30,6 +30,10 @@ void with_format(Format format, Fn fn) {
         case Format::q5_k: return fn(Q5_K{});
         case Format::q6_k: return fn(Q6_K{});
         case Format::q8_0: return fn(Q8_0{});
+#if defined(KVIST_MATRIX_UNIT)
+        case Format::f16: return fn(F16Rows{});
+        case Format::bf16: return fn(BF16Rows{});
+#endif
         default: return;
     }
 }

@@ -1,4 +1,4 @@
-// y[row, n] (+)= sum_k x[row, k] * w[n, k] (+ bias[n]) for quantized weights.
+// y[row, n] (+)= sum_k x[row, k] * w[n, k] (+ bias[n]) for weights that take quantized activations.
 #pragma once
 
 #include "packed.h"

@@ -22,6 +22,10 @@ struct GroupRow {
 // A format's Group is a group unfolded; multiply<kRows> leaves kDotsPerRow dot products of each row, `kRows` apart, and
 // step<kRows> takes those of one row through the float steps.
 
+// What is packed in blocks; dense rows are not.
+template <class Format>
+concept Packed = requires { &Format::expand; };
+
 // w = d * (u - kOffset)
 template <int kMaxWeight, int kOffsetOfWeights>
 struct OffsetFormat {

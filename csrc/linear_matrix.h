@@ -12,6 +12,7 @@
 #include "packed_tile.h"
 #include "scratch.h"
 #include "weights_bfloat.h"
+#include "weights_dense.h"
 
 #include <algorithm>
 

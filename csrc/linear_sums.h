@@ -19,19 +19,21 @@ struct BlockSums {
 
 alignas(64) constexpr float kNoBias[kTile] = {};
 inline const float* bias_of(const PackedMatrix& w, int tile) { return w.bias ? w.bias + tile * kTile : kNoBias; }
-inline F16 finished(const float* sums, const float* bias) { return add(mul(load(sums), set1(kAfterCut)), load(bias)); }
+// What sums are multiplied with: weights as they are stored, or rounded, were not cut.
+constexpr float after_cut(Format format) { return is_dense(format) ? 1.0f : kAfterCut; }
+inline F16 finished(const float* sums, F16 factor, const float* bias) { return add(mul(load(sums), factor), load(bias)); }
 
 // Tiles `tile` and, if there are two, the next, of a linear's outputs.
 template <int kTiles>
 class FloatRows {
    public:
     FloatRows(const LinearArgs& a, int tile)
-        : y_(a.y + tile * kTile), stride_(a.y_stride), accumulate_(a.accumulate),
+        : y_(a.y + tile * kTile), stride_(a.y_stride), accumulate_(a.accumulate), factor_(set1(after_cut(a.w.format))),
           bias_{bias_of(a.w, tile), bias_of(a.w, tile + kTiles - 1)} {}
     void put(const float* sums, int row) const {
         for (int t = 0; t < kTiles; t++) {
             float* y = y_ + row * stride_ + t * kTile;
-            const F16 sum = finished(sums + t * kTile, bias_[t]);
+            const F16 sum = finished(sums + t * kTile, factor_, bias_[t]);
             store(y, accumulate_ ? add(load(y), sum) : sum);
         }
     }
@@ -40,25 +42,27 @@ class FloatRows {
     float* y_;
     int64_t stride_;
     bool accumulate_;
+    F16 factor_;
     const float* bias_[2];
 };
 
-// Tile `tile` of activation(gate) * up, from a tile of gate and one of up. What is not finite shows in all that is computed from
+// Tile `tile` of activation(gate) * up, from a tile of gate and one of up, of one format. What is not finite shows in all that is computed from
 // it, as it does in bfloat16.
 template <Activation kKind>
 class GatedRows {
    public:
     GatedRows(const GatedArgs& a, int tile)
-        : y_(a.y.bfloat + tile * kTile), stride_(a.y.stride), gate_bias_(bias_of(a.gate, tile)), up_bias_(bias_of(a.up, tile)) {
-    }
+        : y_(a.y.bfloat + tile * kTile), stride_(a.y.stride), factor_(set1(after_cut(a.gate.format))),
+          gate_bias_(bias_of(a.gate, tile)), up_bias_(bias_of(a.up, tile)) {}
     void put(const float* sums, int row) const {
-        const F16 gate = finished(sums, gate_bias_), up = finished(sums + kTile, up_bias_);
+        const F16 gate = finished(sums, factor_, gate_bias_), up = finished(sums + kTile, factor_, up_bias_);
         store_bfloat(y_ + row * stride_, mul(activate_to_quantize(gate, kKind), up));
     }
 
    private:
     uint16_t* y_;
     int64_t stride_;
+    F16 factor_;
     const float *gate_bias_, *up_bias_;
 };
 

@@ -114,8 +114,9 @@ class ExpertLinear : public Operation {
     static constexpr int kTilesPerItem = 4;
 
     ExpertLinear(Plan& plan, std::shared_ptr<Routing> routing, const std::vector<PackedMatrix>& experts, Activations x,
-                 RowBuffer rows, RowBuffer y)
-        : Operation("expert_linear"), kernels_(plan.kernels), routing_(std::move(routing)), rows_(rows) {
+                 RowBuffer rows, RowBuffer y, bool is_quantized)
+        : Operation("expert_linear"), kernels_(plan.kernels), routing_(std::move(routing)), rows_(rows),
+          is_quantized_(is_quantized) {
         for (const auto& w : experts) args_.push_back({w, x, y.data, y.stride, false});
         pieces_per_expert_ = ceil_div(ceil_div(experts[0].n, kTile), kTilesPerItem);
     }
@@ -131,7 +132,7 @@ class ExpertLinear : public Operation {
         if (begin == end) return;
         const LinearArgs& a = args_[expert];
         const int tile_end = std::min(tile + kTilesPerItem, ceil_div(a.w.n, kTile));
-        if (!is_dense(a.w.format)) return kernels_.linear(a, tile, tile_end, begin, end);
+        if (is_quantized_) return kernels_.linear(a, tile, tile_end, begin, end);
         kernels_.linear_dense(a.w, {rows_.data + begin * rows_.stride, rows_.stride}, {a.y + begin * a.y_stride, a.y_stride},
                               false, tile * kTile, std::min(tile_end * kTile, a.w.n), end - begin);
     }
@@ -139,11 +140,16 @@ class ExpertLinear : public Operation {
     const Kernels& kernels_;
     std::shared_ptr<Routing> routing_;
     std::vector<LinearArgs> args_;
-    RowBuffer rows_;  // instead of args_' x for dense experts
+    RowBuffer rows_;  // instead of args_' x where that is not quantized
+    bool is_quantized_;
     int pieces_per_expert_;
 };
 
 }  // namespace
+
+bool take_quantized(const Kernels& kernels, const std::vector<PackedMatrix>& experts) {
+    return std::all_of(experts.begin(), experts.end(), [&](const auto& w) { return takes_quantized(kernels, w); });
+}
 
 void append_mixture(Plan& plan, const MixtureArgs& a) {
     const int slots = plan.max_tokens * a.per_token;
@@ -159,27 +165,27 @@ void append_mixture(Plan& plan, const MixtureArgs& a) {
 
     const Activations x = a.x, grouped = a.grouped, hidden = a.hidden;
     const RowBuffer x_rows = a.x_rows, grouped_rows = a.grouped_rows, hidden_rows = a.hidden_rows;
-    const bool dense_in = is_dense(a.gate[0].format), dense_down = is_dense(a.down[0].format);
+    const bool quantized_in = take_quantized(plan.kernels, a.gate) && take_quantized(plan.kernels, a.up),
+               quantized_down = take_quantized(plan.kernels, a.down);
     const std::size_t row_bytes = a.gate[0].k * sizeof(float);
     plan.append(per_slots("expert_gather", routing, [=](const Routing& r, int begin, int end) {
         for (int slot = begin; slot < end; slot++) {
             const int64_t token = r.token_of[slot];
-            if (dense_in)
-                std::memcpy(grouped_rows.data + slot * grouped_rows.stride, x_rows.data + token * x_rows.stride, row_bytes);
-            else copy_row(x, token, grouped, slot);
+            if (quantized_in) copy_row(x, token, grouped, slot);
+            else std::memcpy(grouped_rows.data + slot * grouped_rows.stride, x_rows.data + token * x_rows.stride, row_bytes);
         }
     }));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.gate, grouped, grouped_rows, a.gate_rows));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.up, grouped, grouped_rows, a.up_rows));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.gate, grouped, grouped_rows, a.gate_rows, quantized_in));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.up, grouped, grouped_rows, a.up_rows, quantized_in));
     const Kernels& kernels = plan.kernels;
     const RowBuffer gate_rows = a.gate_rows, up_rows = a.up_rows, down_rows = a.down_rows, out = a.out;
     const Activation kind = a.kind;
     const int expert_width = a.down[0].k;
     plan.append(per_slots("expert_gated", routing, [=, &kernels](const Routing&, int begin, int end) {
-        if (dense_down) kernels.gated(gate_rows, up_rows, kind, false, expert_width, hidden_rows, begin, end);
-        else kernels.gated_quantize(gate_rows, up_rows, kind, hidden, begin, end);
+        if (quantized_down) kernels.gated_quantize(gate_rows, up_rows, kind, hidden, begin, end);
+        else kernels.gated(gate_rows, up_rows, kind, false, expert_width, hidden_rows, begin, end);
     }));
-    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.down, hidden, hidden_rows, down_rows));
+    plan.append(std::make_unique<ExpertLinear>(plan, routing, a.down, hidden, hidden_rows, down_rows, quantized_down));
     const int width = static_cast<int>(a.down[0].n), per_token = a.per_token;
     plan.append(per_slots("expert_sum", routing, [=](const Routing& r, int begin, int end) {
         for (int i = begin; i < end; i++) {

@@ -8,7 +8,7 @@
 namespace kvist {
 
 struct MixtureArgs {
-    // [tokens, hidden]: int8 where gate and up are quantized, float rows where they are dense.
+    // [tokens, hidden]: quantized where all of gate and up take that, else float rows.
     Activations x;
     RowBuffer x_rows;
     RowBuffer scores;                          // [tokens, experts]
@@ -17,13 +17,16 @@ struct MixtureArgs {
     bool normalize;
     Activation kind;
     // Workspace of per_token rows a token:
-    Activations grouped;  // width hidden; grouped_rows if gate and up are dense
+    Activations grouped;  // width hidden; grouped_rows if x_rows
     RowBuffer grouped_rows;
     RowBuffer gate_rows, up_rows, down_rows;
-    Activations hidden;  // width of an expert; hidden_rows if down is dense
+    Activations hidden;  // width of an expert; hidden_rows if not all of down take them
     RowBuffer hidden_rows;
     RowBuffer out;  // [tokens, hidden]
 };
+
+// Whether all of them are multiplied with quantized activations.
+bool take_quantized(const Kernels& kernels, const std::vector<PackedMatrix>& experts);
 
 void append_mixture(Plan& plan, const MixtureArgs& args);
 

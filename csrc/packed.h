@@ -13,7 +13,7 @@ constexpr int kGroup = 32;  // weights along K that share a scale, and activatio
 
 enum class Format : int32_t { q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, f32, f16, bf16 };
 
-inline bool is_dense(Format format) { return format >= Format::f32; }
+constexpr bool is_dense(Format format) { return format >= Format::f32; }
 
 // Nibbles: low halves are steps 0..3, high halves are steps 4..7.
 struct BlockQ4_0 {  // w = d * (u - 8)

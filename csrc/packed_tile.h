@@ -27,7 +27,7 @@ struct PackedTile {
     }
     auto unfold(int g) const { return Format::expand(block(g), g % Format::kGroups); }
 };
-template <class Format>
+template <Packed Format>
 PackedTile<Format> packed_tile(const PackedMatrix& w, int tile, int tiles_ahead) {
     const int blocks_per_tile = w.k / (kGroup * Format::kGroups);
     const auto* data = static_cast<const typename Format::Block*>(w.data);

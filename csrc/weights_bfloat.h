@@ -101,7 +101,7 @@ inline void widen_sevens(__m512i x, const WideScales& s, uint16_t* to) {
 }
 
 // Group g of a block, to [16 pairs][16 outputs][2].
-template <class Format>
+template <Packed Format>
 inline void widen(const typename Format::Block& block, int g, uint16_t* to) {
     constexpr int kStep = 4 * kTile;
     const auto group = Format::expand(block, g);
@@ -122,7 +122,7 @@ inline void widen(const typename Format::Block& block, int g, uint16_t* to) {
 
 #else
 
-template <class Format>
+template <Packed Format>
 inline void widen(const typename Format::Block& block, int g, uint16_t* to) {
     const auto group = Format::expand(block, g);
     for (int k = 0; k < kGroup; k++) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -42,6 +43,7 @@ std::vector<uint8_t> random_matrix(Format format, int n, std::mt19937& random) {
 struct Model {  // the weights of one plan
     std::vector<std::vector<uint8_t>> matrices;
     std::vector<float> dense, norm;
+    std::vector<uint16_t> two_bytes;  // of each of the dense
 };
 
 Model make_model() {
@@ -52,7 +54,12 @@ Model make_model() {
     for (int i = 0; i < 3 * kExperts; i++) model.matrices.push_back(random_matrix(Format::q4_1, kWidth, random));
     model.dense.resize(kOutputs * kWidth);
     model.norm.resize(kWidth);
-    for (auto& x : model.dense) x = normal(random);
+    for (auto& x : model.dense) {
+        x = normal(random);
+        uint32_t bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        model.two_bytes.push_back(static_cast<uint16_t>(bits >> 16));
+    }
     for (auto& x : model.norm) x = normal(random);
     return model;
 }
@@ -94,6 +101,11 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
                                 result(kOutputs), false));
     plan.append(make_linear_dense(plan, {model.dense.data(), Format::f32, kOutputs, kWidth, nullptr}, plan.buffer(x),
                                   plan.buffer(result(kOutputs)), false));
+    for (Format format : {Format::f16, Format::bf16}) {
+        const PackedMatrix w = {model.two_bytes.data(), format, kOutputs, kWidth, nullptr};
+        plan.append(make_linear_dense(plan, w, plan.buffer(x), plan.buffer(result(kOutputs)), false));
+        if (takes_quantized(plan.kernels, w)) plan.append(make_linear(plan, {{w, 0}}, quantized, result(kOutputs), false));
+    }
     const int scores = results.back().first;  // the first columns of the dense product
     append_experts(plan, model, quantized, scores, result(kWidth));
     plan.append(make_embed(plan, {model.matrices[6].data(), Format::q6_k, kOutputs, kWidth, nullptr}, 1.0f, result(kWidth)));

@@ -43,7 +43,7 @@ def test_more_threads_than_cores_give_the_same_bits(num_threads, all_rows):
 @pytest.mark.parametrize("num_rows", [257, 300])
 def test_runs_of_rows_give_the_same_bits(num_rows):
     few, many = probe(trusted_isa(), 16), probe(trusted_isa(), num_rows, num_threads=2)
-    for name in (*QUANTIZED_FORMATS, "norm", "gated_linear"):
+    for name in (*QUANTIZED_FORMATS, "F16", "BF16", "norm", "gated_linear"):
         assert np.array_equal(many[name][:16], few[name]), name
 
 
@@ -82,6 +82,29 @@ def test_a_quantized_linear_is_the_product_of_what_both_sides_stand_for(isa, nam
         wanted = x.astype(np.float64) @ weights.T
         # Of a product of two factors one is within half a unit in the eighth bit, the other within 0.7.
         assert (np.abs(got - wanted) <= 2**-7 * 1.25 * (np.abs(x) @ np.abs(weights).T)).all()
+
+
+@pytest.mark.parametrize(("num_outputs", "width"), [(1, 32), (16, 512), (17, 96), (40, 2304)])
+@pytest.mark.parametrize(("name", "unit"), [("F16", 2**-8), ("BF16", 2**-9)])
+@pytest.mark.parametrize("isa", [isa for isa in ("amx_plain", *_native.isas()) if isa.startswith("amx")])
+def test_dense_weights_on_the_matrix_unit_are_those_stored_or_the_nearest(isa, name, unit, num_outputs, width):
+    tensor = random_matrix(name, num_outputs, width, seed=3)
+    x = np.random.default_rng(4).standard_normal((35, width), np.float32)
+    got, _ = linear(pack_matrix(tensor, None), x, isa)
+    weights = tensor.dequantize().astype(np.float64)
+    # Activations are within half a unit in the eighth bit, float16 weights too.
+    assert (np.abs(got - x.astype(np.float64) @ weights.T) <= unit * 1.01 * (np.abs(x) @ np.abs(weights).T)).all()
+
+
+@pytest.mark.parametrize("isa", ["amx_plain", *_native.isas()])
+def test_only_the_matrix_unit_takes_dense_weights_and_only_whole_groups_of_two_bytes(isa):
+    plan = _native.Plan(isa, _native.ThreadPool(1), 1, 1)
+    widths = {(name, width) for name in ("F32", "F16", "BF16") for width in (48, 64)}
+    taken = {
+        each for each in widths if plan.takes_quantized(pack_matrix(random_matrix(each[0], 16, each[1]), None).native())
+    }
+    assert taken == ({("F16", 64), ("BF16", 64)} if isa.startswith("amx") else set())
+    assert plan.takes_quantized(pack_matrix(random_matrix("Q8_0", 16, 64), None).native())
 
 
 @pytest.mark.parametrize("name", QUANTIZED_FORMATS)

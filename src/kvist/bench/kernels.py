@@ -171,7 +171,8 @@ def _kernel_time(
         products = setting.attention_products
     elif work := ops_per_token(operation, setting.spec):
         ops = work * case.num_rows
-        if operation.weights[0].format not in ("F32", "F16", "BF16"):
+        on_floats = ("F32",) if setting.linear_products == "bf16" else ("F32", "F16", "BF16")
+        if operation.name != "linear_dense" and operation.weights[0].format not in on_floats:
             products = setting.linear_products
         num_bytes = _linear_bytes(operation, case.num_rows, ROW_BYTES[products])
     return KernelTime(

@@ -215,11 +215,9 @@ class PlanRecorder:
         kind: Literal["silu", "gelu_tanh"],
     ) -> Node:
         gates, ups, downs = _experts(gate), _experts(up), _experts(down)
-        for experts in ((*gates, *ups), downs):
-            assert len({expert.is_quantized for expert in experts}) == 1, "experts of one input are loaded in one form"
         plan = self._body
         scores = self._as_rows(plan, Product(x, _matrix(router), None), "router")
-        is_quantized = gates[0].is_quantized
+        is_quantized = all(self._takes_quantized(expert) for expert in (*gates, *ups))
         rows = self._as_quantized(plan, x, gates[0].width) if is_quantized else self._as_rows(plan, x, "experts").buffer
         out = self._rows(plan, "mixture", downs[0].padded_outputs)
         native_gates, native_ups, native_downs = (
@@ -276,6 +274,10 @@ class PlanRecorder:
         assert isinstance(product, Product)
         return product, norm
 
+    def _takes_quantized(self, matrix: Matrix) -> bool:
+        """Whether the kernels multiply it with quantized activations: packed weights, and some that are dense."""
+        return self._body.takes_quantized(matrix.native())
+
     def _rows(self, plan: _native.Plan, role: str, width: int) -> Rows:
         """The plan's buffer for `role`; consumers are done with it before the next layer writes it."""
         key = (id(plan), role, width)
@@ -310,7 +312,8 @@ class PlanRecorder:
         gate, up, kind = node.gate, node.up, ACTIVATIONS[node.kind]
         assert isinstance(gate, Product)
         assert isinstance(up, Product)
-        if gate.weight.is_quantized and up.weight.is_quantized and gate.weight.num_outputs == width:
+        are_quantized = self._takes_quantized(gate.weight) and self._takes_quantized(up.weight)
+        if are_quantized and gate.weight.num_outputs == width:
             assert gate.x is up.x
             source = self._as_quantized(plan, gate.x, gate.weight.width)
             plan.gated_linear(gate.weight.native(gate.bias), up.weight.native(up.bias), source, kind, out)
@@ -351,7 +354,7 @@ class PlanRecorder:
         assert all(product.x is products[0].x for product in products)
         columns = np.cumsum([0, *(product.weight.padded_outputs for product in products)]).tolist()
         out = self._rows(plan, role, columns[-1])
-        quantized = [i for i, product in enumerate(products) if product.weight.is_quantized]
+        quantized = [i for i, product in enumerate(products) if self._takes_quantized(product.weight)]
         if quantized:
             source = self._as_quantized(plan, products[0].x, products[quantized[0]].weight.width)
             natives = [products[i].weight.native(products[i].bias) for i in quantized]
@@ -366,7 +369,7 @@ class PlanRecorder:
 
     def _product(self, plan: _native.Plan, product: Product, buffer: int, column: int, *, accumulate: bool) -> None:
         native = product.weight.native(product.bias)
-        if product.weight.is_quantized:
+        if self._takes_quantized(product.weight):
             source = self._as_quantized(plan, product.x, product.weight.width)
             plan.linear([native], [column], source, buffer, accumulate=accumulate)
         else:

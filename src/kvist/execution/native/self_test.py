@@ -113,16 +113,19 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
 
 
 def _add_linears(plan: _native.Plan, x: int, quantized: int) -> dict[str, int]:
-    """Per format, x times a matrix of it; quantized ones on int8 activations."""
+    """Per format, x times a matrix of it, on quantized activations where the kernels take them; dense ones on both."""
     results = {}
     plan.quantize(x, 0, quantized)
     for name in (*QUANTIZED_FORMATS, "F32", "F16", "BF16"):
         matrix = pack_matrix(random_matrix(name), None)
-        results[name] = plan.buffer(NUM_OUTPUTS + 8)
-        if matrix.is_quantized:
-            plan.linear([matrix.native()], [0], quantized, results[name], accumulate=False)
-        else:
-            plan.linear_dense(matrix.native(), x, 0, results[name], 0, accumulate=False)
+        weight = matrix.native()
+        if plan.takes_quantized(weight):
+            results[name] = plan.buffer(NUM_OUTPUTS + 8)
+            plan.linear([weight], [0], quantized, results[name], accumulate=False)
+        if not matrix.is_quantized:
+            lanes = f"{name} on float rows" if name in results else name
+            results[lanes] = plan.buffer(NUM_OUTPUTS + 8)
+            plan.linear_dense(weight, x, 0, results[lanes], 0, accumulate=False)
     return results
 
 
