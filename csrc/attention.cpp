@@ -76,18 +76,38 @@ void load_state(const AttentionArgs& a, int i, const float* state, Workspace& w)
     std::copy_n(state + 2 * kLanes, a.kv.head_dim, w.out + i * a.kv.head_dim);
 }
 
-// Absorbs a later segment of query i into what is merged so far, in `out`. A query that saw none of it stays as it is.
-void merge(const AttentionArgs& a, int i, float* out, float segment_max, const float* segment_sums, const float* segment_out,
-           Workspace& w) {
-    const float segment_total = reduce_add(load(segment_sums));
-    if (segment_total == 0.0f) return;
-    const float top = std::max(w.merged_max[i], segment_max);
-    alignas(64) float shrink[kLanes] = {w.merged_max[i] - top, segment_max - top};
-    store(shrink, exp2_negative(load(shrink)));
-    w.total[i] = w.total[i] * shrink[0] + segment_total * shrink[1];
-    w.merged_max[i] = top;
-    for (int d = 0; d < a.kv.head_dim; d += kLanes)
-        store(out + d, fma(load(segment_out + d), set1(shrink[1]), mul(load(out + d), set1(shrink[0]))));
+// What a segment has left of a query.
+struct SegmentOf {
+    float max;
+    const float *sums, *out;
+};
+
+// Absorbs a later segment into what is merged so far, in each query's `out`: segment_of(i) of queries [0, count). One that saw none of
+// it stays as it is.
+template <class SegmentOfQuery>
+void merge(const AttentionArgs& a, int count, Workspace& w, SegmentOfQuery segment_of) {
+    static_assert(kMaxQueries % kLanes == 0);
+    for (int first = 0; first < count; first += kLanes) {
+        alignas(64) float maxima[kLanes] = {}, totals[kLanes] = {}, tops[kLanes], before[kLanes], now[kLanes], merged[kLanes];
+        const int rows = std::min(kLanes, count - first);
+        for (int i = 0; i < rows; i++) {
+            const SegmentOf segment = segment_of(first + i);
+            maxima[i] = segment.max;
+            totals[i] = reduce_add(load(segment.sums));
+        }
+        const F16 old = load(w.merged_max + first), top = max(load(maxima), old);
+        const F16 shrink = exp2_negative(sub(old, top)), segment_shrink = exp2_negative(sub(load(maxima), top));
+        store(tops, top), store(before, shrink), store(now, segment_shrink);
+        store(merged, add(mul(load(w.total + first), shrink), mul(load(totals), segment_shrink)));
+        for (int i = 0; i < rows; i++) {
+            if (totals[i] == 0.0f) continue;
+            w.merged_max[first + i] = tops[i], w.total[first + i] = merged[i];
+            const float* from = segment_of(first + i).out;
+            float* out = w.queries[first + i].out;
+            for (int d = 0; d < a.kv.head_dim; d += kLanes)
+                store(out + d, fma(load(from + d), set1(now[i]), mul(load(out + d), set1(before[i]))));
+        }
+    }
 }
 
 void start_merge(const AttentionArgs& a, int i, float* out, Workspace& w) {
@@ -98,11 +118,11 @@ void start_merge(const AttentionArgs& a, int i, float* out, Workspace& w) {
 
 void merge_states(const AttentionArgs& a, int count, int first, const float* states, int64_t segment_floats, int num_segments,
                   Workspace& w) {
-    for (int i = 0; i < count; i++)
-        for (int s = 0; s < num_segments; s++) {
+    for (int s = 0; s < num_segments; s++)
+        merge(a, count, w, [&](int i) {
             const float* state = state_of(states + s * segment_floats, first + i, a.kv.head_dim);
-            merge(a, i, w.queries[i].out, state[0], state + kLanes, state + 2 * kLanes, w);
-        }
+            return SegmentOf{state[0], state + kLanes, state + 2 * kLanes};
+        });
 }
 
 void divide(const AttentionArgs& a, int i, float* out, const Workspace& w) {
@@ -175,8 +195,7 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
         with_math(a, count, w, [&](auto& math) {
             for (int segment = begin; segment <= last; segment++) {
                 attend_to(math, segment);
-                for (int i = 0; i < count; i++)
-                    merge(a, i, w.queries[i].out, w.max[i], w.sums[i], w.out + i * a.kv.head_dim, w);
+                merge(a, count, w, [&](int i) { return SegmentOf{w.max[i], w.sums[i], w.out + i * a.kv.head_dim}; });
             }
         });
         for (int i = 0; i < count; i++) divide(a, i, w.queries[i].out, w);

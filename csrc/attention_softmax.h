@@ -24,8 +24,8 @@ struct Workspace {
     alignas(64) float max[kMaxQueries];                // what weights are relative to, in powers of two
     alignas(64) float total[kMaxQueries];              // merged over segments
     alignas(64) float scores[kLanes][kTileKeys];       // then softmax weights
+    alignas(64) float merged_max[kMaxQueries];
     Query queries[kMaxQueries];
-    float merged_max[kMaxQueries];
 };
 
 inline int oldest_key(const AttentionArgs& a, int position) { return a.window > 0 ? std::max(0, position - a.window + 1) : 0; }

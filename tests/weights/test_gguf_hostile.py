@@ -28,6 +28,8 @@ METADATA = {
     "a.words": ["one", "", "três"],
     "a.numbers": [1, 2, 3],
     "a.reals": [0.5, 1.5],
+    "tokenizer.words": ["two", "três"],
+    "tokenizer.numbers": [4, 5],
 }
 TENSORS = [StoredTensor("blk.0.w", (2, 64), Q4_0), StoredTensor("blk.0.norm", (8,), F32)]
 HOSTILE_NUMBERS = [0, 1, 2, 9, 255, 2**16, 2**31, 2**32 - 1, 2**32, 2**61, 2**63 - 1, 2**63, 2**64 - 1]
@@ -48,8 +50,9 @@ def _read(folder: Path, content: bytes) -> None:
     path = folder / "model.gguf"
     path.write_bytes(content)
     with np.errstate(all="ignore"):
-        for tensor in open_checkpoint(path).tensors.values():
-            assert tensor.dequantize().shape == tensor.shape
+        for with_vocabulary in (False, True):
+            for tensor in open_checkpoint(path, with_vocabulary=with_vocabulary).tensors.values():
+                assert tensor.dequantize().shape == tensor.shape
 
 
 def _read_or_refuse(folder: Path, content: bytes) -> None:

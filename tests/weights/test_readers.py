@@ -44,6 +44,19 @@ def test_a_gguf_file_written_by_another_library_reads_back(tmp_path: Path) -> No
     np.testing.assert_array_equal(checkpoint.tensor("token_embd.weight").dequantize(), EMBEDDING)
 
 
+def test_a_gguf_file_can_be_read_without_the_arrays_of_its_tokenizer(tmp_path: Path) -> None:
+    _write_gguf(tmp_path / "model.gguf")
+    whole = open_checkpoint(tmp_path / "model.gguf")
+
+    checkpoint = open_checkpoint(tmp_path / "model.gguf", with_vocabulary=False)
+
+    left_out = {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type"}
+    assert checkpoint.metadata == {key: value for key, value in whole.metadata.items() if key not in left_out}
+    assert checkpoint.identity == whole.identity
+    for name, tensor in whole.tensors.items():
+        np.testing.assert_array_equal(checkpoint.tensor(name).dequantize(), tensor.dequantize())
+
+
 def test_a_folder_with_one_gguf_file_opens_as_that_file(tmp_path: Path) -> None:
     _write_gguf(tmp_path / "model.gguf")
     assert open_checkpoint(tmp_path).path == tmp_path / "model.gguf"

@@ -36,7 +36,8 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
     clock = RealClock()
     phases = StartPhases(clock, report)
     phases.begin("open checkpoint")
-    checkpoint = open_checkpoint(Path(config.model.model))
+    compares_vocabularies = config.speculation.speculative_model is not None
+    checkpoint = open_checkpoint(Path(config.model.model), with_vocabulary=compares_vocabularies)
     spec = read_model(checkpoint).spec
     draft = open_draft_checkpoint(config.speculation, checkpoint, config.model.tokenizer)
     draft_spec = None if draft is None else read_model(draft).spec

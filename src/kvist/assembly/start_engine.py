@@ -16,6 +16,7 @@ from kvist.core.errors import ConfigError, DownloadError
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.engine_launch import EngineChild
+from kvist.runtime.free_memory import release_free_memory
 from kvist.runtime.generation import TextGenerator
 from kvist.runtime.generation_types import ModelInfo
 from kvist.runtime.messages import StartPhase
@@ -77,6 +78,8 @@ async def start_engine(
         raise
     phases.end()
     model = _model_info(config, checkpoint, tokenizer, client.info)
+    del checkpoint  # with a vocabulary that the tokenizer has as its own
+    await asyncio.to_thread(release_free_memory)
     return RunningEngine(
         client=client,
         generator=TextGenerator(client, tokenizer, model, RealClock()),

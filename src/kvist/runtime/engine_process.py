@@ -14,6 +14,7 @@ from kvist.config.engine_config import EngineConfig
 from kvist.core.clock import Clock
 from kvist.core.errors import KvistError
 from kvist.runtime.built_engine import BuiltEngine, ReportPhase
+from kvist.runtime.free_memory import release_free_memory
 from kvist.runtime.messages import (
     Abort,
     Command,
@@ -60,6 +61,7 @@ def run_engine_process(descriptor: str, build: Build, clock: Clock) -> int:
         with suppress(ConnectionError):
             channel.send(StartFailed(WireError.of(error)))
         return 1
+    release_free_memory()
     try:
         channel.send(Ready(engine.info))
         RealTimeDriver(engine.core, clock, inbox, channel.send, engine.tracer).run()

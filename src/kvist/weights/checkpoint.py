@@ -74,9 +74,10 @@ class Checkpoint:
         return None if path is None else read_json_file(path, MAX_JSON_BYTES)
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, *, with_vocabulary: bool = True) -> Checkpoint:
     """Open a .gguf file (any part of a split one), or a folder with config.json and safetensors, or with one .gguf.
 
+    with_vocabulary: False leaves the tokenizer's arrays out of a GGUF file's metadata.
     Raises CheckpointError saying what is wrong; UnsupportedModelError if it is sound but cannot be read.
     """
     if path.is_dir() and not (path / "config.json").is_file():
@@ -92,7 +93,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path=path, kind="hf", metadata=config, tensors=tensors, **_file_facts(files))
     if not path.is_file():
         raise CheckpointError(f"{'not a regular file' if path.exists() else 'no such file or folder'}: {path}")
-    metadata, tensors = read_gguf(path)
+    metadata, tensors = read_gguf(path, with_vocabulary=with_vocabulary)
     return Checkpoint(path=path, kind="gguf", metadata=metadata, tensors=tensors, **_file_facts(split_files(path)))
 
 

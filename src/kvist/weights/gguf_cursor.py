@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,28 +71,37 @@ class GGUFCursor:
         num_bytes = self.scalar(UINT64, what)
         if num_bytes > maximum_bytes:
             raise self.error(f"{what!r} is a string of {num_bytes} bytes; at most {maximum_bytes} are possible")
-        return self._decode(self.take(num_bytes, what), what)
+        try:
+            return self.take(num_bytes, what).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(what) from error
 
     def strings(self, length: int, what: str) -> list[str]:
         """Read `length` strings, fast: vocabularies have hundreds of thousands."""
+        view = self._view
+        try:
+            return [str(view[begin:end], "utf-8") for begin, end in self._string_ranges(length, what)]
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(what) from error
+
+    def skip_strings(self, length: int, what: str) -> None:
+        """Pass `length` strings, whatever bytes they are of."""
+        for _ in self._string_ranges(length, what):
+            pass
+
+    def _string_ranges(self, length: int, what: str) -> Iterator[tuple[int, int]]:
         unpack: Callable[[memoryview, int], tuple[int]] = SCALARS[UINT64].unpack_from
         view, position, last = self._view, self.position, self.size - 8
-        pieces: list[bytes] = []
         for _ in range(length):
             if position > last:
                 raise self.error(f"ends inside {what!r}")
             (num_bytes,) = unpack(view, position)
-            position += 8
-            end = position + num_bytes
-            if end > self.size:
+            begin = position + 8
+            position = begin + num_bytes
+            if position > self.size:
                 raise self.error(f"ends inside {what!r}")
-            pieces.append(bytes(view[position:end]))
-            position = end
+            yield begin, position
         self.position = position
-        return [self._decode(piece, what) for piece in pieces]
 
-    def _decode(self, text: bytes, what: str) -> str:
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self.error(f"{what!r} is not valid UTF-8") from error
+    def _not_utf8(self, what: str) -> CheckpointError:
+        return self.error(f"{what!r} is not valid UTF-8")

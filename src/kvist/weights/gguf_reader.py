@@ -25,18 +25,20 @@ _MAX_TENSORS = 1 << 20
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
 _MAX_SPLITS = 1_000
+_TOKENIZER_PREFIX = "tokenizer."
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
-def read_gguf(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
+def read_gguf(path: Path, *, with_vocabulary: bool = True) -> tuple[Metadata, dict[str, Tensor]]:
     """Return metadata and tensors of the model at `path`, which may be any part of a split model.
 
+    with_vocabulary: False leaves the tokenizer's arrays out, which take more time and memory than all else.
     Raises CheckpointError saying what is wrong with the file; UnsupportedModelError for kinds it cannot read.
     """
     metadata: Metadata = {}
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(split_files(path)):
-        part_metadata, part_tensors = _read_file(part)
+        part_metadata, part_tensors = _read_file(part, with_vocabulary=with_vocabulary)
         if number == 0:
             metadata = part_metadata
         for name, tensor in part_tensors.items():
@@ -66,10 +68,10 @@ def split_files(path: Path) -> list[Path]:
     return parts
 
 
-def _read_file(path: Path) -> tuple[Metadata, dict[str, Tensor]]:
+def _read_file(path: Path, *, with_vocabulary: bool) -> tuple[Metadata, dict[str, Tensor]]:
     cursor = GGUFCursor(path, map_file(path))
     num_tensors, num_key_values = _read_header(cursor)
-    metadata = _read_metadata(cursor, num_key_values)
+    metadata = _read_metadata(cursor, num_key_values, with_vocabulary=with_vocabulary)
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise cursor.error(f"general.alignment is {alignment!r}, not a power of two from 8 to {_MAX_ALIGNMENT}")
@@ -92,29 +94,44 @@ def _read_header(cursor: GGUFCursor) -> tuple[int, int]:
     return num_tensors, num_key_values
 
 
-def _read_metadata(cursor: GGUFCursor, num_key_values: int) -> Metadata:
+def _read_metadata(cursor: GGUFCursor, num_key_values: int, *, with_vocabulary: bool) -> Metadata:
     metadata: Metadata = {}
     for _ in range(num_key_values):
         key = cursor.string(_MAX_NAME_BYTES, "key")
         if key in metadata:
             raise cursor.error(f"key {key!r} appears twice")
-        metadata[key] = _read_value(cursor, cursor.scalar(UINT32, "value type"), key)
+        kind = cursor.scalar(UINT32, "value type")
+        if kind == ARRAY and not with_vocabulary and key.startswith(_TOKENIZER_PREFIX):
+            _skip_array(cursor, key)
+        else:
+            metadata[key] = _read_value(cursor, kind, key)
     return metadata
+
+
+def _skip_array(cursor: GGUFCursor, key: str) -> None:
+    element_kind = cursor.scalar(UINT32, key)
+    if element_kind == STRING:
+        cursor.skip_strings(cursor.array_length(8, key), key)
+    else:
+        _read_array(cursor, element_kind, key)
 
 
 def _read_value(cursor: GGUFCursor, kind: int, key: str) -> Any:
     if kind == STRING:
         return cursor.string(_MAX_STRING_BYTES, key)
     if kind == ARRAY:
-        element_kind = cursor.scalar(UINT32, key)
-        if element_kind == STRING:
-            return cursor.strings(cursor.array_length(8, key), key)
-        if element_kind in SCALARS:
-            return cursor.scalars(element_kind, cursor.array_length(SCALARS[element_kind].size, key), key)
-        raise cursor.error(f"{key!r} is an array of {'arrays' if element_kind == ARRAY else 'an unknown type'}")
+        return _read_array(cursor, cursor.scalar(UINT32, key), key)
     if kind not in SCALARS:
         raise cursor.error(f"{key!r} has the unknown type {kind}")
     return cursor.scalar(kind, key)
+
+
+def _read_array(cursor: GGUFCursor, element_kind: int, key: str) -> list[Any]:
+    if element_kind == STRING:
+        return cursor.strings(cursor.array_length(8, key), key)
+    if element_kind in SCALARS:
+        return cursor.scalars(element_kind, cursor.array_length(SCALARS[element_kind].size, key), key)
+    raise cursor.error(f"{key!r} is an array of {'arrays' if element_kind == ARRAY else 'an unknown type'}")
 
 
 def _read_tensors(cursor: GGUFCursor, num_tensors: int, alignment: int) -> dict[str, Tensor]:
