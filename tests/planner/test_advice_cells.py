@@ -55,16 +55,35 @@ def test_advice_never_ends_with_less_goodput_than_it_began(name: str) -> None:
     assert all(row["why"] for row in cell["refused"])
 
 
-def test_a_prefix_cache_pays_where_prefixes_are_shared() -> None:
-    assert all("prefix caching" in taken(*name.split("/")) for name in CELLS if name.startswith("multi-turn"))
-    assert not any("prefix caching" in taken(*name.split("/")) for name in CELLS if name.startswith("long-prompt"))
+def test_a_prefix_cache_brings_first_tokens_sooner_where_prefixes_are_shared() -> None:
+    def has_sooner_tokens(name: str) -> bool:
+        found = [row for row in CELLS[name]["taken"] if row["technique"] == "prefix caching"]
+        return any(row["stage"] == "time to first token" for row in found)
+
+    for name in CELLS:
+        assert has_sooner_tokens(name) == name.startswith(("chat", "multi-turn")), name
 
 
-def test_chunks_pay_for_long_prompts_and_routing_by_cache_for_conversations() -> None:
-    assert "chunked prefill" in taken("long-prompt", "large")
-    assert "chunked prefill" not in taken("chat", "large")
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_chunks_give_long_prompts_steadier_streams_for_later_first_tokens_and_short_ones_nothing(size: str) -> None:
+    def beside_the_advice(scenario: str, metric: str) -> float:
+        cell = CELLS[f"{scenario}/{size}"]
+        [chunked] = [row for row in cell["refused"] if row["technique"] == "chunked prefill (512)"]
+        return float(chunked[metric] / cell["final"][metric])
+
+    assert beside_the_advice("long-prompt", "tpot_p90_s") < 0.96
+    assert beside_the_advice("long-prompt", "ttft_p90_s") > 1.2
+    assert beside_the_advice("chat", "tpot_p90_s") > 0.98
+
+
+def test_conversations_are_routed_by_cache_and_chats_are_not() -> None:
     assert "cache-aware routing" in taken("multi-turn", "medium")
     assert "cache-aware routing" not in taken("chat", "medium")
+
+
+def test_prompts_that_break_the_target_of_the_answers_are_computed_apart() -> None:
+    assert "disaggregation" in taken("large-cluster", "small")
+    assert not any("disaggregation" in taken("chat", size) for size in SIZES)
 
 
 def test_only_models_that_outgrow_a_device_begin_with_several() -> None:

@@ -32,7 +32,7 @@ def decoded(fields: object) -> object:
         {"messages": [{"role": "user", "content": TEXT * (1 + 30 * (i == 7))} for i in range(20)]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT, "x": [[]]}] * 40, "name": "n"}]},
         {"tokens": list(range(60_000))},
-        {"prompt": [[[[TEXT] * 20] * 2]], "messages": {"a": TEXT * 30}, "unknown": TEXT},
+        {"prompt": [[[[TEXT] * 20] * 2]], "messages": {"content": TEXT * 30}, "unknown": TEXT},
         {"prompt": [-1, None, *["x"] * 100_000][:20_000], "user": TEXT * 30},
     ],
     ids=range(9),
@@ -68,9 +68,17 @@ def test_others_have_their_turn_while_a_large_body_is_decoded() -> None:
             "100001 items",
             "messages",
         ),
-        ("/v1/completions", json.dumps({f"k{i}": 1 for i in range(50_000)}).encode(), "50000 fields", None),
+        (
+            "/v1/chat/completions",
+            json.dumps(
+                {"messages": [{"role": "user", "content": "a", **{f"k{i}": 1 for i in range(50_000)}}]}
+            ).encode(),
+            "messages has",
+            None,
+        ),
+        ("/v1/completions", json.dumps({f"k{i}": 1 for i in range(50_000)}).encode(), "bytes outside", None),
     ],
-    ids=["messages", "prompts", "ids", "tokens", "stop", "parts", "fields"],
+    ids=["messages", "prompts", "ids", "tokens", "stop", "parts", "keys", "fields"],
 )
 def test_more_values_than_any_request_needs_are_refused_by_number(
     call: Call, route: str, body: bytes, message: str, param: str | None

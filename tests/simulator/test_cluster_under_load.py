@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.cluster_world import STEP_TIME, chats, cluster, group, split_groups
 
-from kvist.config.cluster_config import ClusterConfig, RouterConfig
+from kvist.config.cluster_config import ClusterConfig, FailureConfig, RouterConfig
 from kvist.simulator.cluster_simulation import ClusterSimulation, simulate
 from kvist.simulator.simulation_result import SimulationResult
 from kvist.workload.trace_record import TextPart, TraceRecord
@@ -112,3 +112,14 @@ def test_a_hot_prefix_spreads_over_the_cluster() -> None:
     result = simulate(cluster(group(count=4)), load, STEP_TIME)
     assert {request.prefill_replica for request in result.requests} == {0, 1, 2, 3}
     assert sum(request.num_cached_tokens >= 896 for request in result.requests) >= 50
+
+
+@pytest.mark.parametrize("looks", [{"role_interval_s": 0.5}, {"migration_interval_s": 0.5}, {}])
+def test_a_run_ends_although_requests_wait_for_a_replica_that_is_gone(looks: dict[str, float]) -> None:
+    router = RouterConfig(policy="least_loaded", max_queue_s=0.01, **looks)
+    config = cluster(group(count=1), router=router, failures=(FailureConfig(replica=0, at_s=0.05),))
+
+    result = simulate(config, prompts(40, num_tokens=500, num_output_tokens=4, gap_s=0.001), STEP_TIME)
+
+    assert count(result, "unfinished") > 0
+    assert result.end_ns < 10**9

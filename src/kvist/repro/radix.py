@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvist.bench.load_run import LoadRun, percentile
 from kvist.config.scheduler_config import SchedulerConfig
@@ -31,12 +32,14 @@ from kvist.repro.result import BarPlot, ReproResult
 from kvist.repro.row import ReproRow
 from kvist.repro.setting import ReproSetting
 from kvist.repro.virtual_hits import virtual_hits
+from kvist.workload.length_distribution import Uniform
 from kvist.workload.load_file import Load, frozen_loads
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
-QUICK: Mapping[str, Mapping[str, int]] = {
-    "chat_multi_turn": {"num_sessions": 2, "turns": 3},
-    "chat_multi_turn_tight": {"num_sessions": 3, "turns": 3},
+SHORT_ANSWERS = Uniform(16, 32)  # few streams decode slowly, and the tree is about prompts
+QUICK: Mapping[str, Mapping[str, Any]] = {  # Any: fields of a load's shape
+    "chat_multi_turn": {"num_sessions": 2, "turns": 3, "output": SHORT_ANSWERS},
+    "chat_multi_turn_tight": {"num_sessions": 3, "turns": 3, "output": SHORT_ANSWERS},
     "few_shot": {"num_requests": 3},
     "retrieval": {"num_requests": 3},
     "tree_of_thought": {"roots": 1, "depth": 2, "branching": 2},

@@ -16,16 +16,29 @@ from typing import Any
 import msgspec
 
 from kvist.core.errors import InvalidRequestError
+from kvist.server.openai_schema import (
+    UNSERVED,
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
 JsonObject = dict[str, Any]  # Any: what a client sent, not yet checked
 
 LARGE_BYTES = 256 << 10  # a smaller body is decoded at once
 LONG_FIELDS = ("prompt", "messages", "tokens")
 MAX_OTHER_BYTES = 2 << 20  # of any other field; a bias for each token of the largest vocabularies fits
-MAX_FIELDS = 1000
+MAX_UNKNOWN_BYTES = 256 << 10  # of an object, outside the fields that any request or message has
 MAX_ITEMS = 20_000  # messages, parts of one, or prompts
 MAX_TOKEN_IDS = 1 << 20  # of one prompt
 DEPTH = 3  # of what is taken apart: messages, one of them, its content's parts
+
+_KNOWN_NAMES = {
+    *CompletionRequest.__struct_fields__, *ChatCompletionRequest.__struct_fields__, *TokenizeRequest.__struct_fields__,
+    *DetokenizeRequest.__struct_fields__, *UNSERVED, "role", "content", "name", "type", "text",
+}  # fmt: skip
+_KnownFields = msgspec.defstruct("_KnownFields", [(name, msgspec.Raw, msgspec.Raw()) for name in _KNOWN_NAMES])
 
 
 async def decode_object(body: bytes) -> JsonObject:
@@ -85,9 +98,12 @@ async def _decode_long(part: msgspec.Raw, name: str, depth: int) -> object:
 
 
 def _fields(content: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
+    """The fields of an object. A name becomes a value too, so an object with too many of them is told by its bytes."""
+    known: msgspec.Struct = _decode(content, _KnownFields)
+    num_bytes = len(memoryview(content)) - sum(len(memoryview(part)) for part in msgspec.structs.astuple(known))
+    if num_bytes > MAX_UNKNOWN_BYTES:
+        raise InvalidRequestError(f"{what} has {num_bytes} bytes outside the fields that are known here")
     fields: dict[str, msgspec.Raw] = _decode(content, dict[str, msgspec.Raw])
-    if len(fields) > MAX_FIELDS:
-        raise InvalidRequestError(f"{what} has {len(fields)} fields; at most {MAX_FIELDS} are taken")
     return fields
 
 

@@ -50,6 +50,10 @@ class Kind(IntEnum):
     ARRIVAL = 6
 
 
+LOOKS = (Kind.ROLES, Kind.MIGRATION)  # at intervals, whether anything else happens or not
+MAX_IDLE_NS = 600 * NS_PER_S
+
+
 class StopRule(Protocol):
     """Ends a simulation as soon as the caller knows what it wanted to know."""
 
@@ -80,7 +84,7 @@ def simulate(
     observer: SimulationObserver | None = None,
     stop_rule: StopRule | None = None,
 ) -> SimulationResult:
-    """Run the load through the cluster until everything has ended.
+    """Run the load through the cluster until everything has ended, or nothing can happen any more.
 
     step_time: of all replicas, or by the name of their group. has_bulk_steps False plans every single step: slower, for
     tests that the result is the same, and wherever an observer looks on. stop_rule: ends the run early; requests that
@@ -115,6 +119,7 @@ class ClusterSimulation:
         self._heap: list[tuple[int, int, int, Any]] = []  # Any: what its kind says
         self._num_pushed = 0
         self._now_ns = 0
+        self._last_change_ns = 0
         self._touched: set[int] = set()
         topology = Topology(config)
         self._groups = [group for group in config.groups for _ in range(group.count)]
@@ -152,9 +157,16 @@ class ClusterSimulation:
         self._stop_rule = stop_rule
         heap = self._heap
         while heap and self._num_left and not (stop_rule is not None and stop_rule.is_decided):
-            now_ns = self._now_ns = heap[0][0]
+            now_ns = heap[0][0]
+            if now_ns - self._last_change_ns > MAX_IDLE_NS and all(each[1] in LOOKS for each in heap):
+                # What is left waits for something that will not come, such as a replica that is gone for good.
+                self._now_ns = self._last_change_ns
+                break
+            self._now_ns = now_ns
             while heap and heap[0][0] == now_ns:
                 _, kind, _, payload = heapq.heappop(heap)
+                if kind not in LOOKS:
+                    self._last_change_ns = now_ns
                 self._happen(Kind(kind), payload, now_ns)
             self._take_turns(now_ns)
             self._watch_links()

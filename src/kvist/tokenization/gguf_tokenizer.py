@@ -93,7 +93,12 @@ class GGUFVocabulary:
         merges: list[str] = self._get("merges", list, None)
         if not set(map(type, merges)) <= {str}:
             raise CheckpointError("tokenizer.ggml.merges must be a list of strings")
-        pairs = [(left, right) for left, _, right in [merge.partition(" ") for merge in merges]]
+        ids, tokens = self.ids, self.tokens
+        pairs: list[tuple[str, str]] = []
+        for merge in merges:
+            left, _, right = merge.partition(" ")
+            # Pieces are tokens: two strings of their own for each merge would take more memory than the vocabulary.
+            pairs.append((tokens[ids[left]] if left in ids else left, tokens[ids[right]] if right in ids else right))
         if not all(left and right for left, right in pairs):
             raise CheckpointError("each of tokenizer.ggml.merges must be two pieces and a space between them")
         return pairs
