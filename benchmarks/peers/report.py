@@ -31,16 +31,21 @@ Figures = dict[tuple[str, str], list[float]]  # engine's name and measure -> a f
 def result_row(name: str, figures: Figures, ours: Collection[str]) -> dict[str, Any]:
     """An engine's measures: spread, and `kvist_times_better` of the medians where the engine is not one of `ours`."""
     row: dict[str, Any] = {}
-    for measure, (unit, more_is_better) in MEASURES.items():
+    for measure, (unit, _) in MEASURES.items():
         values = figures.get((name, measure))
         if not values:
             continue
         row[measure] = spread(values, unit)
         if name not in ours and any((kvist, measure) in figures for kvist in ours):
-            best = best_of(ours, measure, figures)
-            ratio = statistics.median(figures[best, measure]) / statistics.median(values)
-            row[measure]["kvist_times_better"] = ratio if more_is_better else 1 / ratio
+            row[measure]["kvist_times_better"] = times_better(best_of(ours, measure, figures), name, measure, figures)
     return row
+
+
+def times_better(name: str, other: str, measure: str, figures: Figures) -> float:
+    """By the medians of one measure."""
+    _, more_is_better = MEASURES[measure]
+    ratio = statistics.median(figures[name, measure]) / statistics.median(figures[other, measure])
+    return ratio if more_is_better else 1 / ratio
 
 
 def best_of(names: Collection[str], measure: str, figures: Figures) -> str:
@@ -60,7 +65,7 @@ def fastest_peers(figures: Figures, ours: Collection[str]) -> dict[str, dict[str
         names = [name for name, what in figures if what == measure]
         peers, kvists = [name for name in names if name not in ours], [name for name in names if name in ours]
         if peers and kvists:
-            peer = best_of(peers, measure, figures)
-            ratio = result_row(peer, figures, ours)[measure]["kvist_times_better"]
-            best[measure] = {"kvist": best_of(kvists, measure, figures), "peer": peer, "kvist_times_better": ratio}
+            kvist, peer = best_of(kvists, measure, figures), best_of(peers, measure, figures)
+            ratio = times_better(kvist, peer, measure, figures)
+            best[measure] = {"kvist": kvist, "peer": peer, "kvist_times_better": ratio}
     return best

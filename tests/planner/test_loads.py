@@ -7,7 +7,7 @@ from tests.fakes.planner_cases import load
 
 from kvist.planner.bounds import computed_share, load_facts
 from kvist.planner.plan_load import draws_of_load, draws_of_trace
-from kvist.repro.distserve import OPT_TOKENS, sharegpt
+from kvist.repro.distserve_placement import OPT_TOKENS, sharegpt
 from kvist.workload.load_file import scenario_loads, shipped_loads
 from kvist.workload.trace_record import TextPart, TraceRecord, count_prompt_tokens
 

@@ -7,8 +7,8 @@ import pytest
 from kvist.planner.candidate import Candidate, Shape
 from kvist.planner.evaluation import Effort, placed
 from kvist.planner.service_level_objective import parse_objective
-from kvist.repro.distserve import best_placement, pairs, problem_of, shapes, sharegpt
 from kvist.repro.distserve_latency import SWIFT_TRANSFORMER, FittedLatencies
+from kvist.repro.distserve_placement import best_placement, pairs, problem_of, shapes, sharegpt
 from kvist.repro.distserve_queueing import decode_limit_per_s
 
 OBJECTIVE = parse_objective("ttft=200ms,tpot=100ms,attainment=0.9")

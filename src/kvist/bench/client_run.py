@@ -12,7 +12,7 @@ import gc
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ from kvist.bench.http_connection import DisconnectedError, HttpServer, StatusErr
 from kvist.bench.precise_timer import PreciseTimer
 from kvist.bench.prompt_writer import Answer
 from kvist.bench.request_body import BodyWriter
+from kvist.core.garbage_collection import without_collections
 from kvist.workload.adapting import num_starts
 from kvist.workload.trace_record import TraceRecord
 
@@ -125,7 +126,9 @@ class ClientRun:
                 followers[record.after].append(record)
         places = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency else None
         self.is_sending = True
-        with PreciseTimer() as timer, _without_collections():
+        gc.collect()
+        # Over a million pieces a collection would stop the clock for tens of milliseconds.
+        with PreciseTimer() as timer, without_collections():
             cpu_s, start_s = time.process_time(), now_s()
 
             async def follow(record: TraceRecord, ready_s: float) -> None:
@@ -226,19 +229,6 @@ class ClientRun:
             ttft_s=_median(_ttft_s(call) for call in self._recent),
             tpot_s=_median(_tpot_s(call) for call in self._recent),
         )
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector still: over a million pieces it would stop the clock for tens of milliseconds."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _ttft_s(call: Call) -> float | None:

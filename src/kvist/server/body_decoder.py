@@ -8,14 +8,12 @@ is refused by the number or size of those, and the rest becomes values piece by 
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from kvist.core.errors import InvalidRequestError
+from kvist.core.garbage_collection import without_collections
 from kvist.server.openai_schema import (
     UNSERVED,
     ChatCompletionRequest,
@@ -116,17 +114,6 @@ def _token_ids(part: bytes, name: str) -> object:
 
 
 def _decode(content: bytes | msgspec.Raw, kind: Any) -> Any:  # Any: a type, and what it says
-    with _without_collections():
+    # Nothing that is being decoded is garbage, but looking through it over and over takes most of the time.
+    with without_collections():
         return msgspec.json.decode(content, type=kind)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Nothing that is being decoded is garbage, but looking through it over and over takes most of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
