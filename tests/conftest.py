@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from kvist.config.model_config import DEFAULT_MODEL
 from kvist.weights.catalogue import CATALOGUE
@@ -15,7 +15,10 @@ from kvist.weights.random_model import HF_FORMATS, make_random_model
 
 TinyModel = Callable[..., Path]
 
-settings.register_profile("kvist", deadline=None)  # tests do not time: the machine may be busy
+# Tests do not time: the machine may be busy. They try the same examples in every run: a red one is the change's doing.
+# `scripts/test --hypothesis-profile=explore` tries others.
+settings.register_profile("kvist", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", settings.get_profile("kvist"), derandomize=False)
 settings.load_profile("kvist")
 
 

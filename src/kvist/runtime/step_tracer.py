@@ -22,6 +22,7 @@ from kvist.runtime.trace_file import TraceFile
 log = logging.getLogger(__name__)
 
 FLUSH_S, FLUSH_BYTES = 0.25, 256 << 10  # what a killed engine may leave out
+MAX_WAITING_SHARE = 1 / 16  # of a trace's bytes: how far a file can go past its half of them
 
 
 class StepTracer:
@@ -85,7 +86,8 @@ class StepTracer:
         if self._file is None:
             return
         self._writer.add_turn(batch.events, step_record(plan, batch, self._executor.take_times(plan.step_id)))
-        if batch.time_s - self._flushed_s > FLUSH_S or self._file.num_waiting_bytes > FLUSH_BYTES:
+        max_waiting_bytes = min(FLUSH_BYTES, self._config.trace_max_bytes * MAX_WAITING_SHARE)
+        if batch.time_s - self._flushed_s > FLUSH_S or self._file.num_waiting_bytes > max_waiting_bytes:
             self.flush(batch.time_s)
 
     def flush(self, now: float) -> None:
