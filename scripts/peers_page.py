@@ -12,7 +12,7 @@ from generated_region import write_or_check
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "peers.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: made by scripts/peers_page.py -->\n", "<!-- /results -->\n"
-FILES = ("peers", "peers_avx2", "peers_1b", "peers_7b", "peers_gemma")
+FILES = ("peers", "peers_server", "peers_avx2", "peers_1b", "peers_7b", "peers_gemma")
 
 
 def tables() -> str:
