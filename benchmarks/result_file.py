@@ -62,5 +62,5 @@ def write_result(name: str, results: dict[str, object], *, seed: int | None, num
 def _command() -> str:
     main = sys.modules["__main__"].__spec__
     program = ["-m", main.name] if main else [os.path.relpath(sys.argv[0], ROOT)]
-    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])  # folders are this machine's own
+    words = (Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:])  # without its folders
     return shlex.join(["python", *program, *words])
