@@ -16,6 +16,7 @@ from kvist.core.errors import ConfigError, DownloadError
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.engine_launch import EngineChild
+from kvist.runtime.engine_link import EngineLink
 from kvist.runtime.free_memory import release_free_memory
 from kvist.runtime.generation import TextGenerator
 from kvist.runtime.generation_types import ModelInfo
@@ -134,11 +135,16 @@ def make_client(
     """A client, not yet started, whose engine runs in a thread or in a process: the first one in `child` if given."""
     clock = RealClock()
     if engine_client == "thread":
-        # Here, because a server whose engine is a process of its own starts in half the time without it.
-        from kvist.assembly.build_engine import build_engine
-        from kvist.runtime.thread_link import ThreadLink
 
-        return SupervisedEngineClient(lambda: ThreadLink(lambda report: build_engine(config, report), clock), clock)
+        def link() -> EngineLink:
+            # Here, because a server whose engine is a process of its own starts in half the time without it, and
+            # because what is imported then fills the room that a vocabulary left.
+            from kvist.assembly.build_engine import build_engine
+            from kvist.runtime.thread_link import ThreadLink
+
+            return ThreadLink(lambda report: build_engine(config, report), clock)
+
+        return SupervisedEngineClient(link, clock)
     if engine_client == "process":
         children = [child]
         return SupervisedEngineClient(
