@@ -13,6 +13,8 @@ import asyncio
 import heapq
 import itertools
 import json
+import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -46,6 +48,7 @@ class Schedule:
     max_tokens: int = 16
     strict: bool = False  # an unknown field of a request is an error, as in OpenAI's own API
     not_ready: int = 0  # so many questions for /v1/models are answered with 503
+    killed_after: int | None = None  # so many answers the process ends as by `kill -9`
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class Oracle:
         self.schedule = schedule
         self.written: list[Written] = []
         self.held: list[_Stream] = []
-        self.num_open = self.max_open = 0
+        self.num_open = self.max_open = self.num_ended = 0
         self.counters: Counter[str] = Counter()
         self._num_asked = 0
         self._due: list[tuple[float, int, _Stream]] = []
@@ -208,7 +211,10 @@ class _Stream:
     def _end(self) -> None:
         self._sent = self._num_tokens
         self._oracle.num_open -= 1
+        self._oracle.num_ended += 1
         self.is_ended = True
+        if self._oracle.num_ended == self._oracle.schedule.killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class OracleProtocol(asyncio.Protocol):

@@ -161,10 +161,11 @@ class PythonPlan {
     std::size_t num_operations() const { return plan_.operations().size(); }
     int buffer(int width) { return plan_.add_buffer(width); }
     int quantized(int k) { return plan_.add_quantized(k); }
+    void borrow(const PythonPlan& lender, int id) { plan_.borrow(lender.plan_, id); }
     std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
 
     int rope_angles(std::vector<double> inverse_frequency) {
-        float* table = plan_.allocate_floats(inverse_frequency.size() * 2 * plan_.max_tokens);
+        float* table = plan_.passing_floats(inverse_frequency.size() * 2 * plan_.max_tokens);
         plan_.append(make_rope_angles(plan_, std::move(inverse_frequency), table));
         rope_tables_.push_back(table);
         return static_cast<int>(rope_tables_.size()) - 1;
@@ -420,6 +421,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("activation_dtype", &PythonPlan::activation_dtype)
         .def_prop_ro("workspace_bytes", &PythonPlan::workspace_bytes)
         .def_prop_ro("num_operations", &PythonPlan::num_operations)
+        .def("borrow", &PythonPlan::borrow, nb::keep_alive<1, 2>())
         .def("buffer", &PythonPlan::buffer)
         .def("quantized", &PythonPlan::quantized)
         .def("takes_quantized", &PythonPlan::takes_quantized)

@@ -2,25 +2,46 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 
 namespace kvist {
+
+namespace {
+
+constexpr std::size_t kAlign = 64;
+
+}  // namespace
 
 Plan::Plan(const Kernels& kernels, std::shared_ptr<ThreadPool> pool, int max_tokens, int max_rows)
     : kernels(kernels), max_tokens(max_tokens), max_rows(max_rows), pool_(std::move(pool)) {}
 
-std::byte* Plan::allocate(std::size_t bytes) {
-    constexpr std::size_t align = 64;
-    memory_.emplace_back(new std::byte[bytes + align]);  // untouched pages stay unused
-    workspace_bytes_ += bytes + align;
-    auto address = reinterpret_cast<std::uintptr_t>(memory_.back().get());
-    return reinterpret_cast<std::byte*>((address + align - 1) / align * align);
+void Plan::borrow(const Plan& lender, int id) {
+    if (borrowed_) throw std::logic_error("the plan borrows already");
+    const Buffer& lent = lender.buffers_.at(id);
+    borrowed_ = reinterpret_cast<std::byte*>(lent.data);
+    borrowed_bytes_ = sizeof(float) * lender.max_tokens * lent.stride;
 }
 
-float* Plan::allocate_floats(std::size_t count) { return reinterpret_cast<float*>(allocate(count * sizeof(float))); }
+std::byte* Plan::allocate(std::size_t bytes) {
+    memory_.emplace_back(new std::byte[bytes + kAlign]);  // untouched pages stay unused
+    workspace_bytes_ += bytes + kAlign;
+    auto address = reinterpret_cast<std::uintptr_t>(memory_.back().get());
+    return reinterpret_cast<std::byte*>((address + kAlign - 1) / kAlign * kAlign);
+}
+
+std::byte* Plan::allocate_passing(std::size_t bytes) {
+    const std::size_t aligned = (bytes + kAlign - 1) / kAlign * kAlign;
+    if (aligned > borrowed_bytes_) return allocate(bytes);
+    std::byte* place = borrowed_;
+    borrowed_ += aligned, borrowed_bytes_ -= aligned;
+    return place;
+}
+
+float* Plan::passing_floats(std::size_t count) { return reinterpret_cast<float*>(allocate_passing(count * sizeof(float))); }
 
 float* Plan::shared_floats(std::size_t count) {
     if (count > shared_count_) {
-        shared_ = allocate_floats(count);
+        shared_ = passing_floats(count);
         shared_count_ = count;
     }
     return shared_;
@@ -29,7 +50,7 @@ float* Plan::shared_floats(std::size_t count) {
 int Plan::add_buffer(int width, int rows_per_token) {
     constexpr int kCrowding = 1024;  // rows a page or several apart would share a few sets of the cache
     const int stride = width % kCrowding ? width : width + kGroup;
-    buffers_.push_back({allocate_floats(static_cast<std::size_t>(max_tokens) * rows_per_token * stride), width, stride});
+    buffers_.push_back({passing_floats(static_cast<std::size_t>(max_tokens) * rows_per_token * stride), width, stride});
     return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -39,12 +60,12 @@ int Plan::add_quantized(int k, int rows_per_token) {
     q.k = k;
     if (kernels.has_bfloat_activations) {
         q.stride = k + 32;  // rows a power of two apart would crowd a part of the cache
-        q.bfloat = reinterpret_cast<uint16_t*>(allocate(rows * q.stride * sizeof(uint16_t)));
+        q.bfloat = reinterpret_cast<uint16_t*>(allocate_passing(rows * q.stride * sizeof(uint16_t)));
     } else {
-        q.q = reinterpret_cast<int8_t*>(allocate(rows * k));
-        q.scale = allocate_floats(rows * (k / kGroup));
-        q.scaled_sum = allocate_floats(rows * (k / kGroup));
-        q.sum16 = reinterpret_cast<int32_t*>(allocate(rows * (k / 16) * sizeof(int32_t)));
+        q.q = reinterpret_cast<int8_t*>(allocate_passing(rows * k));
+        q.scale = passing_floats(rows * (k / kGroup));
+        q.scaled_sum = passing_floats(rows * (k / kGroup));
+        q.sum16 = reinterpret_cast<int32_t*>(allocate_passing(rows * (k / 16) * sizeof(int32_t)));
     }
     quantized_.push_back(q);
     return static_cast<int>(quantized_.size()) - 1;

@@ -46,6 +46,10 @@ class Plan {
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
+    // Buffers added from now on lie in the buffer `id` of `lender`, which must outlive this plan, as far as it has room: what
+    // is in them is lost when the other plan replays. Throws if this plan borrows already.
+    void borrow(const Plan& lender, int id);
+
     // Buffers of max_tokens * rows_per_token rows; ids count from 0 for each kind.
     int add_buffer(int width, int rows_per_token = 1);
     int add_quantized(int k, int rows_per_token = 1);
@@ -53,7 +57,7 @@ class Plan {
     RowBuffer buffer(int id, int column = 0) const;
     int width_of_buffer(int id) const { return buffers_.at(id).width; }
     Activations quantized(int id) const;
-    std::size_t workspace_bytes() const { return workspace_bytes_; }
+    std::size_t workspace_bytes() const { return workspace_bytes_; }  // without what is borrowed
 
     void append(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
     const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
@@ -67,8 +71,9 @@ class Plan {
     // How a step's attention is cut into items, per window: layers of one window share it.
     std::map<int, std::shared_ptr<AttentionLayout>> attention_layouts;
 
-    std::byte* allocate(std::size_t bytes);
-    float* allocate_floats(std::size_t count);
+    std::byte* allocate(std::size_t bytes);  // of this plan's own
+    std::byte* allocate_passing(std::size_t bytes);
+    float* passing_floats(std::size_t count);
     // One workspace for operations that do not run at the same time.
     float* shared_floats(std::size_t count);
     int num_threads() const { return pool_->num_threads(); }
@@ -82,6 +87,8 @@ class Plan {
     std::shared_ptr<ThreadPool> pool_;
     std::vector<std::unique_ptr<std::byte[]>> memory_;
     std::size_t workspace_bytes_ = 0;
+    std::byte* borrowed_ = nullptr;  // what is left of it
+    std::size_t borrowed_bytes_ = 0;
     float* shared_ = nullptr;
     std::size_t shared_count_ = 0;
     std::vector<Buffer> buffers_;

@@ -29,7 +29,7 @@ def model(tiny_model: Any) -> str:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -29,10 +29,10 @@ def test_calling_off_a_start_ends_its_download(monkeypatch: pytest.MonkeyPatch) 
 
     async def start_and_call_off() -> None:
         starting = asyncio.create_task(start_engine(EngineConfig(), engine_client="thread"))
-        await asyncio.to_thread(began.wait, 20)
+        await asyncio.to_thread(began.wait, 100)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
 
     asyncio.run(start_and_call_off())
-    assert ended.wait(20)
+    assert ended.wait(100)

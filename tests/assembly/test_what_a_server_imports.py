@@ -10,7 +10,7 @@ import pytest
 
 def modules_after(statement: str) -> set[str]:
     program = f"import sys\n{statement}\nprint(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     return set(ended.stdout.split())
 
 

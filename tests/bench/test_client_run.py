@@ -62,7 +62,7 @@ def test_an_open_loop_sends_however_slow_the_answers_are() -> None:
 
 def test_a_closed_loop_keeps_no_more_open_than_it_may() -> None:
     async def scenario() -> None:
-        async with oracle_server() as (oracle, server):
+        async with oracle_server(ttft_s=0.005) as (oracle, server):
             finished = await client_run(server, [record(i) for i in range(20)], max_concurrency=3).run()
             assert oracle.max_open == 3
             assert [call.state for call in finished.calls] == [CallState.COMPLETED] * 20
@@ -113,11 +113,12 @@ def test_a_conversation_goes_on_with_the_models_own_answer(form: PromptForm) -> 
 def test_a_failure_is_told_and_harms_no_other(failure: str, outcome: Outcome, message: str) -> None:
     async def scenario() -> None:
         async with oracle_server() as (_, server):
+            timeout_s = 0.3 if failure == "stall" else 100.0
             after = 0 if failure.startswith("status") else 1
             schedule = {"oracle": {"failure": failure, "after_chunks": after}}
             good, bad = [record(i) for i in range(3)], [record(0), follow_up(1, 0)]
             fine = await client_run(server, good).run()
-            broken = await client_run(server, bad, fields=schedule, timeout_s=0.3).run()
+            broken = await client_run(server, bad, fields=schedule, timeout_s=timeout_s).run()
             again = await client_run(server, good).run()
             requests = served(broken, bad)
             assert requests[0].outcome is outcome

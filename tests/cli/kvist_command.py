@@ -13,7 +13,7 @@ from threading import Timer
 
 
 def kvist(
-    *words: str, stdin: str = "", env: dict[str, str] | None = None, timeout_s: float = 100
+    *words: str, stdin: str = "", env: dict[str, str] | None = None, timeout_s: float = 200
 ) -> subprocess.CompletedProcess[str]:
     """The finished process of `kvist words...`, with its output as text."""
     return subprocess.run(
@@ -28,7 +28,7 @@ def kvist(
 
 
 @contextmanager
-def serving(*words: str, timeout_s: float = 60) -> Iterator[str]:
+def serving(*words: str, timeout_s: float = 200) -> Iterator[str]:
     """`kvist serve words...` on a free port, from its ready line to a clean stop. Yields its URL."""
     command = [sys.executable, "-m", "kvist", "serve", "--port", "0", *words]
     with (
@@ -50,4 +50,4 @@ def serving(*words: str, timeout_s: float = 60) -> Iterator[str]:
         finally:
             kill_timer.cancel()
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=100)

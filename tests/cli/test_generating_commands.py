@@ -76,7 +76,7 @@ def test_chat_keeps_the_conversation_in_one_process(tiny_model: TinyModel) -> No
 
 def test_serve_answers_and_stops_cleanly(tiny_model: TinyModel) -> None:
     with serving(str(tiny_model()), *SMALL, "--served-model-name", "tiny") as url:
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as response:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=100) as response:
             assert json.load(response)["data"][0]["id"] == "tiny"
         answer = kvist("chat", "--url", url, "--max-tokens", "4", stdin="one\n")
     assert answer.returncode == 0, answer.stderr
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(command: str, tiny_model: Tin
         assert process.stdout is not None
         process.stdout.read(1)  # it is answering, or serving
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=100)
     assert process.returncode == {"complete": 130, "serve": 0}[command]
     assert "Traceback" not in errors
 
@@ -148,7 +148,7 @@ def test_an_empty_cache_lists_the_catalogue_as_not_fetched(tmp_path: Path) -> No
 
 def test_output_into_a_closed_pipe_is_no_error(tiny_model: TinyModel) -> None:
     program = f"{sys.executable} -m kvist inspect {tiny_model()} --json --tensors | head -1"
-    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (result.stdout, result.stderr) == ("{\n", "")
 
 

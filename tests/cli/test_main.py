@@ -20,7 +20,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "heavy = {'numpy', 'tokenizers', 'starlette', 'jinja2', 'rich', 'asyncio'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 0, result.stderr
     assert all(name in result.stdout for name in cli.COMMANDS)
 
@@ -82,7 +82,7 @@ def test_ctrl_c_while_modules_load_ends_as_later() -> None:
         "from kvist.cli.main import main\n"
         "sys.exit(main(['models']))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert (result.returncode, result.stderr) == (130, "")
 
 

@@ -76,7 +76,7 @@ def test_threads_that_the_system_does_not_give_are_an_error():
         "except RuntimeError as error:\n    print(error)\n"
         "print(ThreadPool(2).num_threads)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     refusal, num_threads = ended.stdout.splitlines()
     assert "of 1024 threads" in refusal
     assert num_threads == "2"
@@ -140,11 +140,19 @@ def alone(executor):
 def assert_same_bits(request, alone):
     assert request.output == alone.output
     assert request.logprobs == alone.logprobs
+    assert request.prompt_logprobs == alone.prompt_logprobs
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 15, 16, 17, 31])
 def test_chunks_change_no_bit(executor, alone, chunk):
     assert_same_bits(one(executor, PROMPT, NUM_TOKENS, chunk=chunk, shuffle_seed=3), alone)
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 52])
+def test_logits_in_several_tiles_are_those_of_one(tiny_executor, monkeypatch, num_rows):
+    whole = one(tiny_executor("llama", "q8_0", executor="native"), PROMPT, NUM_TOKENS, SCORED)
+    monkeypatch.setattr("kvist.execution.native.runner.MAX_LOGITS", num_rows * 512)
+    assert_same_bits(one(tiny_executor("llama", "q8_0", executor="native"), PROMPT, NUM_TOKENS, SCORED), whole)
 
 
 @pytest.mark.parametrize("num_others", [1, 3, 15, 31])

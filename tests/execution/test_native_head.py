@@ -108,3 +108,24 @@ def test_requests_get_the_tokens_that_the_sampler_draws_from_copied_logits(tiny_
         lambda self, index: NumpyRow(self._values[index].copy()),
     )
     assert generate() == ours
+
+
+def test_a_plan_lies_in_what_it_borrows_as_far_as_that_has_room():
+    pool = _native.ThreadPool(1)
+    lender, plan = _native.Plan("", pool, 4, 1), _native.Plan("", pool, 4, 1)
+    own = plan.buffer(48)
+    own_bytes, lent = plan.workspace_bytes, lender.buffer(64)
+    plan.borrow(lender, lent)
+    inside = plan.buffer(48)
+    assert plan.workspace_bytes == own_bytes
+    beyond = plan.buffer(48)  # 768 bytes, and 256 are left
+    assert plan.workspace_bytes == 2 * own_bytes
+    for value, buffer in enumerate((own, inside, beyond)):
+        plan.view(buffer)[:] = value
+    lent_view = lender.view(lent).reshape(-1)
+    assert (lent_view[: 4 * 48] == 1).all()
+    del lender, lent_view
+    for value, buffer in enumerate((own, inside, beyond)):
+        assert (plan.view(buffer) == value).all()
+    with pytest.raises(RuntimeError, match="borrows already"):
+        plan.borrow(_native.Plan("", pool, 4, 1), 0)

@@ -93,7 +93,7 @@ def build_simulated_engine(config: EngineConfig, report: ReportPhase) -> BuiltEn
         enable_prefix_caching=config.cache.enable_prefix_caching,
         eviction_policy=config.cache.eviction_policy,
     )
-    max_model_len = config.model.max_model_len or 1024
+    max_model_len = config.model.max_model_len or 8000
     token_budget = config.scheduler.max_num_batched_tokens or 256
     scheduler = Scheduler(
         config.scheduler,

@@ -67,7 +67,7 @@ class Checkout:
 
     def run(self, level: str = "base") -> tuple[int | None, str, str]:
         process = self.start(level)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=100)
         return process.returncode, out, err
 
     def count(self, call: str) -> int:
@@ -151,7 +151,7 @@ def test_a_checkout_that_cannot_be_written_is_named(checkout: Checkout) -> None:
     if drop and subprocess.run([*drop, "true"], capture_output=True, check=False).returncode:
         pytest.skip("root cannot give up its rights here")
     process = checkout.start(prefix=drop)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (1, "")
     assert f"{checkout.folder} cannot be written" in err
     assert err.count("\n") == 1
@@ -160,6 +160,6 @@ def test_a_checkout_that_cannot_be_written_is_named(checkout: Checkout) -> None:
 def test_two_at_once_set_up_once(checkout: Checkout) -> None:
     processes = [checkout.start(), checkout.start()]
     for process in processes:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=100)
         assert (process.returncode, out) == (0, "entered\n")
     assert checkout.count("pip install") == 1

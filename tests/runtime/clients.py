@@ -24,12 +24,13 @@ from kvist.runtime.thread_link import ThreadLink
 
 FORMS = ("thread", "process")
 COMMAND = (sys.executable, "-m", "tests.fakes.simulated_engine")
+LONG = 7000  # tokens, each at least a millisecond: more than whoever looks can miss
 
 
 def simulated_config(**scheduler: object) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(model="simulated"),
-        cache=CacheConfig(num_blocks=512),
+        cache=CacheConfig(num_blocks=2048),
         scheduler=SchedulerConfig(check_invariants=True, **scheduler),
     )
 

@@ -21,6 +21,9 @@ from kvist.server.backend import ServerState
 from kvist.server.http_protocol import BoundedHttpProtocol
 from kvist.server.identity import load_api_keys
 
+# Of requests that name none: 5 s of silence are no fault on a busy machine.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = httpx._config.DEFAULT_TIMEOUT_CONFIG.connect = 100.0
+
 
 @dataclass
 class Served:
@@ -31,7 +34,8 @@ class Served:
     generator: ScriptedGenerator
 
     def eventually(self, condition: Callable[[], bool]) -> bool:
-        for _ in range(500):
+        end_s = time.monotonic() + 100
+        while time.monotonic() < end_s:
             if condition():
                 return True
             time.sleep(0.01)
@@ -65,7 +69,7 @@ def serve() -> Iterator[Callable[..., Served]]:
         def stop() -> None:
             server.should_exit = True
             server.force_exit = True
-            thread.join(10)
+            thread.join(100)
 
         stops.append(stop)
         served = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", state, generator)

@@ -58,11 +58,11 @@ def real_server(model: Path, **options: dict[str, object]) -> Iterator[RealServe
         assert line.startswith("kvist serves tiny at http://"), line
         yield RealServer(line.split(" at ")[1].split(" ")[0], process.pid)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(100) == 0
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(100)
         process.stdout.close()
 
 

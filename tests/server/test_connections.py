@@ -20,7 +20,7 @@ def exchange(served: object, data: bytes, *, until: bytes = b"") -> bytes:
     """Send `data`; return what comes back until the peer closes, or until `until` has been seen."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.settimeout(20)
+        connection.settimeout(100)
         connection.sendall(data)
         answer = b""
         while not (until and until in answer):

@@ -33,7 +33,7 @@ def client(server: RealServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = 100.0) -> bool:
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         if condition():
@@ -120,7 +120,8 @@ def test_samples_and_prompts_of_one_call_are_all_there(client: openai.OpenAI) ->
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_leaving_frees_all_blocks(server: RealServer, is_streamed: bool) -> None:
     address = urlsplit(server.url)
-    body = {"prompt": "a long story", "max_tokens": 450, "n": 3, "ignore_eos": True, "stream": is_streamed}
+    # More than the pool holds at once: they run for long on the fastest machine.
+    body = {"prompt": "a long story", "max_tokens": 450, "n": 40, "ignore_eos": True, "stream": is_streamed}
     content = json.dumps(body).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     before = server.metric("kvist:requests_finished_total", finished_reason="abort")
@@ -145,8 +146,8 @@ def test_counts_add_up(server: RealServer, client: openai.OpenAI) -> None:
 
 
 def test_a_deadline_that_passes_is_a_504_and_counts_as_failed(server: RealServer) -> None:
-    body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "deadline_ms": 60}
-    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=30)
+    body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "deadline_ms": 1}
+    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=100)
     assert answer.status_code == 504, answer.text
     assert "deadline" in answer.json()["error"]["message"]
     assert eventually(lambda: at_rest(server))
@@ -159,7 +160,7 @@ def test_goodput_counts_requests_that_met_their_targets(server: RealServer) -> N
     good, asked = good_and_asked()
     for target_ms in (600_000, 0.001):
         body = {"prompt": "a", "max_tokens": 3, "ttft_ms": target_ms}
-        assert httpx.post(server.url + "/v1/completions", json=body, timeout=30).status_code == 200
+        assert httpx.post(server.url + "/v1/completions", json=body, timeout=100).status_code == 200
     assert eventually(lambda: good_and_asked() == (good + 1, asked + 2))
 
 
@@ -185,7 +186,7 @@ def test_one_key_never_reads_what_another_cached(tiny_model: Callable[..., objec
         def cached_tokens(key: str, salt: str | None = None) -> int:
             body = {"prompt": list(range(5, 69)), "max_tokens": 1, "cache_salt": salt}
             answer = httpx.post(
-                server.url + "/v1/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=30
+                server.url + "/v1/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=100
             )
             return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -201,10 +202,11 @@ def test_one_key_never_reads_what_another_cached(tiny_model: Callable[..., objec
 @pytest.mark.slow
 def test_a_full_queue_answers_429_and_the_rest_is_served(tiny_model: Callable[..., object]) -> None:
     limits = {"max_num_seqs": 1, "max_num_queued_reqs": 2}
-    body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}
+    body = {"prompt": "a", "max_tokens": 480, "ignore_eos": True}
     with real_server(tiny_model(), scheduler=limits, server={"engine_client": "thread"}) as server:
-        with ThreadPoolExecutor(12) as pool:
-            jobs = [pool.submit(httpx.post, server.url + "/v1/completions", json=body, timeout=60) for _ in range(12)]
+        # One client for all: to make one takes longer than a fast machine's answer.
+        with httpx.Client(base_url=server.url, timeout=100) as client, ThreadPoolExecutor(12) as pool:
+            jobs = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(12)]
             answers = [job.result() for job in jobs]
         by_status = [answer.status_code for answer in answers]
         assert set(by_status) == {200, 429}
@@ -218,14 +220,15 @@ def test_a_full_queue_answers_429_and_the_rest_is_served(tiny_model: Callable[..
 
 @pytest.mark.slow
 def test_a_killed_engine_fails_its_requests_and_comes_back(tiny_model: Callable[..., object]) -> None:
-    with real_server(tiny_model(), server={"engine_client": "process"}) as server:
+    one_by_one = {"max_num_seqs": 1}
+    with real_server(tiny_model(), scheduler=one_by_one, server={"engine_client": "process"}) as server:
         assert at_rest(server)
         assert server.metric("kvist:kv_blocks_free") == 128
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(server.process_id)], capture_output=True, text=True, check=True
         ).stdout.split()
-        body = {"prompt": "a", "max_tokens": 480, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=30) as stream:
+        body = {"prompt": "a", "n": 40, "max_tokens": 480, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=100) as stream:
             lines = stream.iter_lines()
             next(lines)
             os.kill(int(children[0]), signal.SIGKILL)
@@ -234,6 +237,6 @@ def test_a_killed_engine_fails_its_requests_and_comes_back(tiny_model: Callable[
         assert rest.endswith("data: [DONE]")
         assert httpx.get(server.url + "/health").status_code == 200
         assert eventually(lambda: httpx.get(server.url + "/ready").status_code == 200)
-        answer = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=30)
+        answer = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=100)
         assert answer.status_code == 200
         assert server.metric("kvist:engine_restarts_total") == 1

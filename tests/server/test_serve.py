@@ -37,12 +37,16 @@ class ServerProcess:
         raise AssertionError(f"no {text!r}; {self.process.stderr.read()}")
 
     def end(self) -> tuple[int, str]:
-        code = self.process.wait(20)
+        code = self.process.wait(100)
         return code, self.process.stderr.read()
 
 
 def free_port() -> int:
+    """A port that the system gives to nobody who asks for any: a connection to it is in its time of waiting."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client:
+            listener.accept()[0].close()  # who closes first waits
+            client.recv(1)
         return listener.getsockname()[1]
 
 
@@ -70,13 +74,13 @@ def launch() -> Iterator[Callable[..., ServerProcess]]:
     for process in processes:
         if process.poll() is None:
             process.kill()
-        process.wait(20)
+        process.wait(100)
         for stream in (process.stdin, process.stdout, process.stderr):
             stream.close()
 
 
 def wait_for(url: str, **options: object) -> httpx.Response:
-    for _ in range(200):
+    for _ in range(2000):
         try:
             return httpx.get(url, **options)
         except httpx.TransportError:
@@ -129,7 +133,7 @@ def test_a_taken_port_is_one_clear_line(launch: Callable[..., ServerProcess]) ->
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Callable[..., ServerProcess]) -> None:
     server = launch(holds=True, shutdown_timeout=100.0)
     server.lines_until("kvist serves")
-    with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=30) as stream:
+    with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=100) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if "Hello" in line)
         server.process.send_signal(signal.SIGTERM)
@@ -152,7 +156,7 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(launch: Calla
 def test_requests_that_outlive_the_drain_end_with_an_error(launch: Callable[..., ServerProcess], stop: str) -> None:
     server = launch(holds=True, shutdown_timeout=0.2 if stop == "timeout" else 50.0)
     server.lines_until("kvist serves")
-    with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=30) as stream:
+    with httpx.stream("POST", server.url + "/v1/chat/completions", json=CHAT, timeout=100) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if "Hello" in line)
         server.process.send_signal(signal.SIGTERM)

@@ -103,7 +103,7 @@ def test_a_second_start_waits_for_the_first_and_takes_its_file(index: Path, tmp_
         fcntl.flock(lock, fcntl.LOCK_EX)  # as the first start holds it
         second = threading.Thread(target=second_start)
         second.start()
-        assert waits.wait(timeout=20)
+        assert waits.wait(timeout=100)
         (folder / "toy.gguf").write_bytes(CONTENT)
     second.join()
 

@@ -45,7 +45,7 @@ def resolve(hub: FakeHub, tmp_path: Path) -> Resolve:
         own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "127.0.0.1"}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | own
         command = [sys.executable, "-c", _RESOLVE, str(tmp_path / "cache"), *models]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run

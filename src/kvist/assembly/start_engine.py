@@ -16,6 +16,7 @@ from kvist.core.errors import ConfigError, DownloadError
 from kvist.core.request_events import EventBatch
 from kvist.runtime.engine_client import EngineInfo
 from kvist.runtime.engine_launch import EngineChild
+from kvist.runtime.engine_link import EngineLink
 from kvist.runtime.free_memory import release_free_memory
 from kvist.runtime.generation import TextGenerator
 from kvist.runtime.generation_types import ModelInfo
@@ -29,7 +30,7 @@ from kvist.tokenization.chat_template import ChatTemplate
 from kvist.tokenization.loading import load_chat_template, load_tokenizer
 from kvist.tokenization.text_encoder import TextEncoder
 from kvist.tokenization.tokenizer import Tokenizer
-from kvist.weights.checkpoint import Checkpoint, open_checkpoint
+from kvist.weights.checkpoint import open_checkpoint
 from kvist.weights.fetch import resolve_model
 
 
@@ -67,18 +68,20 @@ async def start_engine(
     if listener is not None:
         client.add_listener(listener)
     phases.begin("start engine")
-    starting = asyncio.create_task(client.start())
+    # In one process the text side comes first: what the engine allocates then fills the room that vocabularies leave.
+    starting = asyncio.create_task(client.start()) if engine_client == "process" else None
     try:
-        checkpoint, tokenizer, chat_template = await asyncio.to_thread(_load_text_side, resolved.model)
+        tokenizer, chat_template, default_sampling = await asyncio.to_thread(_load_text_side, resolved.model)
+        starting = starting or asyncio.create_task(client.start())
         await starting
     except BaseException:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        if starting is not None:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
         await client.close(drain_s=0.0)
         raise
     phases.end()
-    model = _model_info(config, checkpoint, tokenizer, client.info)
-    del checkpoint  # with a vocabulary that the tokenizer has as its own
+    model = _model_info(config, tokenizer, client.info, default_sampling)
     await asyncio.to_thread(release_free_memory)
     return RunningEngine(
         client=client,
@@ -114,12 +117,16 @@ async def _with_found_models(config: EngineConfig, phases: StartPhases) -> Engin
     return replace(config, model=replace(config.model, model=path), speculation=speculation)
 
 
-def _load_text_side(config: ModelConfig) -> tuple[Checkpoint, Tokenizer, ChatTemplate | None]:
-    """config: names the model by path."""
+def _load_text_side(config: ModelConfig) -> tuple[Tokenizer, ChatTemplate | None, dict[str, float]]:
+    """And the model's own sampling defaults, if they are wanted. config: names the model by path.
+
+    Keeps nothing of the checkpoint, whose vocabulary the tokenizer has as its own.
+    """
     checkpoint = open_checkpoint(Path(config.model))
     tokenizer = load_tokenizer(checkpoint, path=config.tokenizer, cache_folder=cache_folder())
     template = load_chat_template(checkpoint, tokenizer, path=config.chat_template, now=local_time)
-    return checkpoint, tokenizer, template
+    is_auto = config.generation_config == "auto"
+    return tokenizer, template, read_sampling_defaults(checkpoint) if is_auto else {}
 
 
 def make_client(
@@ -128,11 +135,16 @@ def make_client(
     """A client, not yet started, whose engine runs in a thread or in a process: the first one in `child` if given."""
     clock = RealClock()
     if engine_client == "thread":
-        # Here, because a server whose engine is a process of its own starts in half the time without it.
-        from kvist.assembly.build_engine import build_engine
-        from kvist.runtime.thread_link import ThreadLink
 
-        return SupervisedEngineClient(lambda: ThreadLink(lambda report: build_engine(config, report), clock), clock)
+        def link() -> EngineLink:
+            # Here, because a server whose engine is a process of its own starts in half the time without it, and
+            # because what is imported then fills the room that a vocabulary left.
+            from kvist.assembly.build_engine import build_engine
+            from kvist.runtime.thread_link import ThreadLink
+
+            return ThreadLink(lambda report: build_engine(config, report), clock)
+
+        return SupervisedEngineClient(link, clock)
     if engine_client == "process":
         children = [child]
         return SupervisedEngineClient(
@@ -141,8 +153,9 @@ def make_client(
     raise ConfigError(f"engine_client is 'thread' or 'process', not {engine_client!r}")
 
 
-def _model_info(config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, info: EngineInfo) -> ModelInfo:
-    is_auto = config.model.generation_config == "auto"
+def _model_info(
+    config: EngineConfig, tokenizer: Tokenizer, info: EngineInfo, default_sampling: dict[str, float]
+) -> ModelInfo:
     return ModelInfo(
         name=config.model.model,
         served_names=config.model.served_model_name or (config.model.model,),
@@ -150,5 +163,5 @@ def _model_info(config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokeniz
         vocab_size=info.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids,
         seed=config.model.seed,
-        default_sampling=read_sampling_defaults(checkpoint) if is_auto else {},
+        default_sampling=default_sampling,
     )

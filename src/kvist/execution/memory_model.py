@@ -140,13 +140,16 @@ def workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int, max_model_len:
 def native_workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int:
     """About what the native plan's buffers take (the plan itself knows to the byte, once it is recorded)."""
     q_width, kv_width = spec.num_q_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    residual = FLOAT32_BYTES * spec.hidden_size * max_num_batched_tokens
     per_row = spec.moe.num_experts_per_token if spec.moe else 1
-    floats = 2 * spec.hidden_size + 2 * q_width + 2 * kv_width + 2 * per_row * spec.intermediate_size + spec.head_dim
+    floats = spec.hidden_size + 2 * q_width + 2 * kv_width + 2 * per_row * spec.intermediate_size + spec.head_dim
     quantized = spec.hidden_size + q_width + per_row * spec.intermediate_size
     if spec.moe:
         floats += per_row * spec.hidden_size
         quantized += per_row * spec.hidden_size
     per_token = FLOAT32_BYTES * floats + 2 * quantized  # bfloat16; int8 rows with their scales take less
     logit_rows = max(1, min(max_num_batched_tokens, MAX_LOGITS // spec.vocab_size))
-    logits = FLOAT32_BYTES * logit_rows * (spec.vocab_size + 2 * spec.hidden_size)
-    return per_token * max_num_batched_tokens + logits + NATIVE_PARTIALS_BYTES
+    logits = FLOAT32_BYTES * logit_rows * spec.vocab_size
+    head = FLOAT32_BYTES * logit_rows * 2 * spec.hidden_size
+    # Logits lie where all but the residual stream lay before.
+    return residual + head + max(logits, per_token * max_num_batched_tokens + NATIVE_PARTIALS_BYTES)

@@ -49,9 +49,10 @@ class GGUFCursor:
         return SCALARS[kind].unpack(self.take(SCALARS[kind].size, what))[0]
 
     def scalars(self, kind: int, length: int, what: str) -> list[Any]:
+        # Not by `struct.unpack`, which keeps a pattern for each length, in the midst of memory that vocabularies leave.
         scalar = SCALARS[kind]
-        code = scalar.format[1:]
-        return list(struct.unpack(f"<{length}{code}", self.take(length * scalar.size, what)))
+        values: list[Any] = np.frombuffer(self.take(length * scalar.size, what), scalar.format).tolist()
+        return values
 
     def count(self, maximum: int, least_bytes_each: int, what: str) -> int:
         """Read a count of things of at least `least_bytes_each` bytes; refuse one that cannot fit the file."""

@@ -25,16 +25,22 @@ def has_huge_pages() -> bool:
 
 
 def huge_room(num_bytes: int) -> Bytes:
-    """Zeroed memory, in huge pages as far as the system has them. Raises MemoryError if there is not so much."""
+    """Zeroed memory, in huge pages as far as it fills them and the system has them.
+
+    Raises MemoryError if there is not so much.
+    """
     try:
         room = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError) as error:
         raise MemoryError(f"no room for {num_bytes} bytes") from error
-    if has_huge_pages():
-        with suppress(OSError):  # a kernel without them
-            room.madvise(mmap.MADV_HUGEPAGE)
     data = np.frombuffer(room, np.uint8)
     begin = -data.__array_interface__["data"][0] % HUGE_PAGE_BYTES
+    end = begin + num_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    if has_huge_pages():
+        with suppress(OSError):  # a kernel without them
+            room.madvise(mmap.MADV_NOHUGEPAGE, end)  # the rest would take a whole one
+            if end > begin:
+                room.madvise(mmap.MADV_HUGEPAGE, begin, end - begin)
     return data[begin : begin + num_bytes]
 
 

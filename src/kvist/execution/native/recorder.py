@@ -126,6 +126,8 @@ class PlanRecorder:
         rows = self._rows(self._body, "residual", matrix.width)
         self._body.embed(matrix.native(), scale, rows.buffer)
         self.residual_buffer = rows.buffer
+        # The head reads the residual stream alone, so all else of the body may lie where logits will.
+        self._body.borrow(self._head, self._rows(self._head, "logits", matrix.padded_outputs).buffer)
         return rows
 
     def rms_norm(self, x: Node, weight: Weight, *, eps: float, head_dim: int | None = None) -> Node:
@@ -248,6 +250,7 @@ class PlanRecorder:
     def logits(self, x: Node, weight: Weight, *, softcap: float | None) -> None:
         assert isinstance(x, Normed)
         assert isinstance(x.x, Rows)
+        assert x.x.buffer == self.residual_buffer
         matrix = _matrix(weight)
         gathered = self._rows(self._head, "gathered", x.x.width)
         self._head.gather(self._body, x.x.buffer, x.x.width, gathered.buffer)

@@ -12,6 +12,7 @@ from kvist.core.errors import ConfigError
 from kvist.execution.kv_dtype import KV_DTYPES
 from kvist.execution.native import _native
 from kvist.execution.native.packed_weights import KV_TYPES, QUANTIZED_FORMATS, pack_matrix
+from kvist.execution.native.random_bits import RandomBits
 from kvist.quantization.formats import FORMATS
 from kvist.weights.tensor import Tensor
 
@@ -57,19 +58,20 @@ def _same(isa: str) -> bool:
 
 def random_matrix(name: str, num_outputs: int = NUM_OUTPUTS, width: int = WIDTH, seed: int = 0) -> Tensor:
     """A tensor of random bits in the format called `name`, with tame scales."""
-    form, random = FORMATS[name], np.random.default_rng(seed)
+    form, random = FORMATS[name], RandomBits(seed)
     shape = (num_outputs, width)
     if form.is_plain:
-        rows = random.standard_normal(shape, np.float32)
+        rows = random.normal(*shape)
         bits = {
             "F32": rows.view(np.uint8),
             "F16": rows.astype(np.float16).view(np.uint8),
             "BF16": (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8),
         }
         return Tensor(name=name, shape=shape, format=form, data=bits[name].reshape(-1))
-    blocks = random.integers(0, 256, (num_outputs * width // form.block_elements, form.block_bytes), np.uint8)
+    num_blocks = num_outputs * width // form.block_elements
+    blocks = random.take(num_blocks * form.block_bytes).reshape(num_blocks, form.block_bytes)
     for offset in SCALE_OFFSETS.get(name, (0, 2)):
-        scales = random.uniform(-0.01, 0.01, len(blocks)).astype(np.float16)
+        scales = random.uniform(-0.01, 0.01, num_blocks).astype(np.float16)
         blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
     return Tensor(name=name, shape=shape, format=form, data=blocks.reshape(-1))
 
@@ -77,10 +79,10 @@ def random_matrix(name: str, num_outputs: int = NUM_OUTPUTS, width: int = WIDTH,
 def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array]:
     """The results of all kinds of kernels on fixed random numbers, by name: [num_tokens, ...] each."""
     plan = _native.Plan(isa, _native.ThreadPool(num_threads), max(num_tokens, 1), 2)
-    random = np.random.default_rng(1)
+    random = RandomBits(1)
     x, quantized = plan.buffer(WIDTH), plan.quantized(WIDTH)
     results = _add_linears(plan, x, quantized)
-    norm = random.standard_normal(WIDTH, np.float32)
+    norm = random.normal(WIDTH)
     for name, accumulate in (("norm", False), ("gated", True)):
         results[name] = plan.buffer(NUM_OUTPUTS + 8)
         if name == "norm":
@@ -92,13 +94,11 @@ def probe(isa: str, num_tokens: int, *, num_threads: int = 1) -> dict[str, Array
     results["gated_linear"] = _add_gated_linear(plan, quantized)
     for name in KV_FORMATS:
         results[f"{name}_attention"], results[f"{name}_attended"] = _add_attention(plan, name)
-    activations = random.standard_normal((num_tokens, WIDTH), np.float32)
+    activations = random.normal(num_tokens, WIDTH)
     plan.view(x)[:num_tokens] = activations
     plan.view(results["gated"])[:num_tokens] = activations[:, : NUM_OUTPUTS + 8]
     for name in KV_FORMATS:
-        plan.view(results[f"{name}_attention"] - 1)[:num_tokens] = random.standard_normal(
-            (num_tokens, WIDTH), np.float32
-        )
+        plan.view(results[f"{name}_attention"] - 1)[:num_tokens] = random.normal(num_tokens, WIDTH)
     # Two requests, the first with one token; blocks of one layer, in reverse order.
     sizes = [size for size in (min(num_tokens, 1), num_tokens - 1) if size > 0]
     num_blocks = -(-num_tokens // BLOCK_SIZE)
