@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,13 @@ def traced(path: Path, **options: Any) -> Any:
 
 
 def read(path: Path) -> list[Event]:
-    events: list[Event] = json.loads(path.read_text(encoding="utf-8"))
-    return events
+    """The trace as a reader sees it, who may come in the midst of a write: then it looks again."""
+    for _ in range(100):
+        with suppress(json.JSONDecodeError):
+            events: list[Event] = json.loads(path.read_text(encoding="utf-8"))
+            return events
+        time.sleep(0.01)
+    raise AssertionError(f"{path} is no JSON")
 
 
 async def read_finished(path: Path, num_requests: int) -> list[Event]:
