@@ -33,16 +33,14 @@ def task_runner(
     with worker_processes(count) as pool:
 
         def run_all(job: Callable[[Item, PlanningProblem], Result], items: Sequence[Item]) -> Iterable[Result]:
-            # Some at a time: the problem, load and all, goes with each lot.
-            lot = max(1, min(4, len(items) // (4 * count)))
-            return pool.map(_Job(job, problem), items, chunksize=lot)
+            return pool.map(_Job(job, problem), items)
 
         yield _counted(run_all, what)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job(Generic[Item, Result]):
-    """What goes to another process."""
+    """What goes to each process once."""
 
     job: Callable[[Item, PlanningProblem], Result]
     problem: PlanningProblem

@@ -48,10 +48,12 @@ class Kind(IntEnum):
     ROLES = 4
     MIGRATION = 5
     ARRIVAL = 6
+    WAIT_END = 7
 
 
-LOOKS = (Kind.ROLES, Kind.MIGRATION)  # at intervals, whether anything else happens or not
+LOOKS = (Kind.ROLES, Kind.MIGRATION, Kind.WAIT_END)  # come whether anything else happens or not
 MAX_IDLE_NS = 600 * NS_PER_S
+MAX_WAIT_NS = 10 * NS_PER_S  # of a prompt that is held until the replica that decodes has memory for it
 
 
 class StopRule(Protocol):
@@ -170,6 +172,8 @@ class ClusterSimulation:
                 self._happen(Kind(kind), payload, now_ns)
             self._take_turns(now_ns)
             self._watch_links()
+        if not heap:
+            self._now_ns = self._last_change_ns
         return SimulationResult(
             requests=self._requests,
             replicas=self._counts,
@@ -202,6 +206,8 @@ class ClusterSimulation:
         elif kind is Kind.MIGRATION:
             self._journeys.migrate(now_ns)
             self._push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, now_ns)
+        elif kind is Kind.WAIT_END:
+            self._journeys.end_wait(payload, now_ns)
         else:
             self._balance_roles(now_ns)
 
@@ -255,7 +261,10 @@ class ClusterSimulation:
                 return
 
     def _note_ended(self, now_ns: int) -> None:
-        """Requests that follow those that ended come when their pause is over."""
+        """Requests that follow those that ended come when their pause is over; waits that began end in time."""
+        waits, self._journeys.new_waits = self._journeys.new_waits, []
+        for request_id in waits:
+            self._push(now_ns + MAX_WAIT_NS, Kind.WAIT_END, request_id)
         ended, self._journeys.ended = self._journeys.ended, []
         for journey in ended:
             self._num_left -= 1

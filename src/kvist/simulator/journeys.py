@@ -62,7 +62,9 @@ class Journeys:
         self._open: dict[RequestId, Journey] = {}
         self._held: dict[RequestId, Journey] = {}
         self._await_memory: dict[RequestId, Journey] = {}  # moved, and no blocks are reserved for their KV yet
+        self._pulled: dict[RequestId, Journey] = {}  # computed, held there, and no blocks are reserved to pull it into
         self.ended: list[Journey] = []  # since the owner last looked
+        self.new_waits: list[RequestId] = []  # since the owner last looked: calls of `end_wait` that are due later
 
     def begin(self, journey: Journey, now_ns: int) -> None:
         """Place a request that has just come, or has lost its replica."""
@@ -162,6 +164,7 @@ class Journeys:
         """A replica has reserved blocks: bring what belongs into them."""
         journey = self._open.get(receive.request_id)
         self._await_memory.pop(receive.request_id, None)
+        self._pulled.pop(receive.request_id, None)
         if journey is None or journey.placement is None:
             replica.abort(receive.request_id, now_ns)
         elif journey.is_prefilled:
@@ -188,13 +191,27 @@ class Journeys:
         """
         waiting, self._await_memory = self._await_memory, {}
         for request_id, journey in waiting.items():
-            if self._open.get(request_id) is journey and journey.placement is not None:
-                self._replicas[journey.placement.prefill].release_lease(request_id, now_ns)
-                self._replicas[journey.placement.decode].forgo_kv(request_id, now_ns)
-                self.note_moved(request_id)
+            self._forgo_kv(request_id, journey, now_ns)
         for move in self._router.migrate(now_ns / NS_PER_S):
             self._open[move.request_id].move = move
             self._replicas[move.source].give_up(move.request_id, now_ns)
+
+    def end_wait(self, request_id: RequestId, now_ns: int) -> None:
+        """A prompt has been held for long: if it still waits for memory where it decodes, it is computed again there.
+
+        Replicas that prefill and decode can hold each other's prompts until the other one has memory: for ever.
+        """
+        journey = self._pulled.pop(request_id, None)
+        if journey is not None:
+            self._forgo_kv(request_id, journey, now_ns)
+
+    def _forgo_kv(self, request_id: RequestId, journey: Journey, now_ns: int) -> None:
+        """Free what is held of a request for another replica, which computes it itself."""
+        if self._open.get(request_id) is not journey or journey.placement is None:
+            return
+        self._replicas[journey.placement.prefill].release_lease(request_id, now_ns)
+        self._replicas[journey.placement.decode].forgo_kv(request_id, now_ns)
+        self.note_moved(request_id)
 
     def note_given_up(
         self, replica: SimulatedReplica, request_id: RequestId, num_tokens: int | None, now_ns: int
@@ -222,6 +239,7 @@ class Journeys:
             now_ns=now_ns,
         )
         self._transfers.close_stream(request_id)
+        self._pulled.pop(request_id, None)
         if num_tokens:
             self._transfers.open_move(request_id, journey.placement)
             self._await_memory[request_id] = journey
@@ -292,7 +310,9 @@ class Journeys:
                 now_ns=now_ns,
             )
             self._replicas[placement.decode].submit(new, now_ns)
-            self._transfers.note_prefilled(journey.request_id, now_ns)
+            if self._transfers.note_prefilled(journey.request_id, now_ns):
+                self._pulled[journey.request_id] = journey
+                self.new_waits.append(journey.request_id)
             return
         del self._open[journey.request_id]
         self._transfers.close_stream(journey.request_id)

@@ -112,12 +112,13 @@ class KVTransfers:
                 not_before_ns=end_ns,
             )
 
-    def note_prefilled(self, request_id: RequestId, now_ns: int) -> None:
-        """The prompt is computed and its replica holds the blocks."""
+    def note_prefilled(self, request_id: RequestId, now_ns: int) -> bool:
+        """The prompt is computed and its replica holds the blocks. Returns whether until they are pulled."""
         stream = self._streams[request_id]
         stream.is_prefilled = True
         if not stream.is_pulled:
             self._advance(request_id, stream, now_ns)
+        return stream.is_pulled
 
     def hand_over(self, receive: KVReceive, now_ns: int) -> None:
         """The decoding replica has blocks for a prompt that is computed."""

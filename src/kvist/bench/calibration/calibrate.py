@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -61,7 +62,7 @@ def calibrate(
     errors: list[RowError] = []
     with worker_processes(granted_cores()) as pool:
         for points, (found, found_errors) in zip(
-            ordered, pool.map(_fit_group, ordered, [is_quick] * len(ordered)), strict=True
+            ordered, pool.map(partial(_fit_group, is_quick=is_quick), ordered), strict=True
         ):
             fitted[points[0].group] = found
             errors += found_errors
@@ -73,7 +74,7 @@ def calibrate(
     return CalibrationResult(calibration, errors, transfers)
 
 
-def _fit_group(points: Sequence[Placed], is_quick: bool) -> tuple[Fitted, list[RowError]]:  # noqa: FBT001 - for map
+def _fit_group(points: Sequence[Placed], *, is_quick: bool) -> tuple[Fitted, list[RowError]]:
     found = fit(points)
     left_out: dict[int, float] = {} if is_quick else dict(_leave_models_out(points, found))
     return found, [

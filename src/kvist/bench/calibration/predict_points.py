@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvist.bench.calibration.fit import Placed, place
 from kvist.bench.calibration.load_shape import load_shape
@@ -52,7 +53,7 @@ def predict_points(
         # The longest first, so that no worker is left with one at the end.
         groups = sorted(runs.values(), key=_size, reverse=True)
         with worker_processes(granted_cores()) as pool:
-            for group, found in zip(groups, pool.map(_predict_run, groups, [known] * len(groups)), strict=True):
+            for group, found in zip(groups, pool.map(partial(_predict_run, calibration=known), groups), strict=True):
                 answers |= {number: answer for (number, _), answer in zip(group, found, strict=True)}
     return [answers[number] for number in range(len(rows))]
 
