@@ -122,7 +122,7 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
                             result(kOutputs), false));
     const int qkv = plan.add_buffer(kWidth);
     plan.append(make_gated(plan, plan.buffer(x), plan.buffer(x), Activation::silu, false, kWidth, plan.buffer(qkv)));
-    float* angles = plan.allocate_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
+    float* angles = plan.passing_floats(static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
     plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim / 2, 0.3), angles));
     const AttentionShape shape = {kBlockBytes, 0,        kHalfBlock, KVType::f16, kBlockSize, kQHeads,
                                   kKVHeads,    kHeadDim, window,     0.2f,        0.0f,       angles};
