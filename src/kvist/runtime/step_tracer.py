@@ -35,6 +35,7 @@ class StepTracer:
         self._config = config
         self._executor = executor
         self._about = about
+        self._max_waiting_bytes = min(FLUSH_BYTES, config.trace_max_bytes * MAX_WAITING_SHARE)
         self._file: TraceFile | None = None
         self._writer: ChromeTraceWriter
         self._flushed_s = 0.0
@@ -86,8 +87,7 @@ class StepTracer:
         if self._file is None:
             return
         self._writer.add_turn(batch.events, step_record(plan, batch, self._executor.take_times(plan.step_id)))
-        max_waiting_bytes = min(FLUSH_BYTES, self._config.trace_max_bytes * MAX_WAITING_SHARE)
-        if batch.time_s - self._flushed_s > FLUSH_S or self._file.num_waiting_bytes > max_waiting_bytes:
+        if batch.time_s - self._flushed_s > FLUSH_S or self._file.num_waiting_bytes > self._max_waiting_bytes:
             self.flush(batch.time_s)
 
     def flush(self, now: float) -> None:
