@@ -16,9 +16,9 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-AttentionLayout::AttentionLayout(const Plan& plan, const AttentionShape& shape)
+AttentionLayout::AttentionLayout(const Plan& plan, const AttentionShape& shape, bool writes)
     : num_kv_heads_(shape.num_kv_heads), group_(shape.num_q_heads / shape.num_kv_heads), head_dim_(shape.head_dim),
-      window_(shape.window), block_size_(shape.block_size), num_threads_(plan.num_threads()) {
+      window_(shape.window), block_size_(shape.block_size), num_threads_(plan.num_threads()), writes_(writes) {
     items.reserve(plan.max_tokens + plan.max_rows * num_kv_heads_ + 4096);
     written.reserve(plan.max_tokens);
     merges.reserve(kMinItemsPerThread * num_threads_ * 2);
@@ -143,6 +143,7 @@ void AttentionLayout::add_row(const Step& step, int r, int tokens_per_item, bool
                      num_segments, split);
         }
     }
+    if (!writes_) return;
     if (has_one_tile && merges.size() == first_merge) {
         for (std::size_t i = first_item; i < items.size(); i++) items[i].writes = true;
     } else {

@@ -41,7 +41,8 @@ struct AttentionLayout {
     float* states = nullptr;
     int64_t capacity = 0, used = 0;  // floats of `states`
 
-    AttentionLayout(const Plan& plan, const AttentionShape& shape);
+    // writes: k and v are not in their blocks yet.
+    AttentionLayout(const Plan& plan, const AttentionShape& shape, bool writes);
     void prepare(const Step& step);
 
    private:
@@ -53,6 +54,7 @@ struct AttentionLayout {
     void add_item(Item item, int first_segment, int num_segments, bool split);
 
     const int num_kv_heads_, group_, head_dim_, window_, block_size_, num_threads_;
+    const bool writes_;
     std::vector<int> order_,
         same_blocks_;            // rows by block table; blocks that a row of `order_` has in common with the one before
     std::vector<Group> groups_;  // by the first row's place in order_

@@ -4,6 +4,7 @@
 #include "operations.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvist {
 namespace {
@@ -57,24 +58,56 @@ class AttentionOperation : public Operation {
     const std::shared_ptr<AttentionLayout> layout_;
 };
 
-// Does what must be done before any attention: rotating and writing rows of several items. The first layer of a window also
-// lays the step out, for all of them.
+// Does what must be done before any attention: rotating and writing rows of several items, or all. The first layer of a window
+// also lays the step out, for all of them.
 class RopeWrite : public AttentionOperation {
    public:
     RopeWrite(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, std::shared_ptr<AttentionLayout> layout,
-              bool is_first)
-        : AttentionOperation("rope_write", plan, shape, rows, std::move(layout)), is_first_(is_first) {}
+              bool is_first, bool writes_all)
+        : AttentionOperation("rope_write", plan, shape, rows, std::move(layout)), is_first_(is_first), writes_all_(writes_all) {
+    }
     int prepare(const Step& step) override {
         if (is_first_) layout_->prepare(step);
-        return static_cast<int>(layout_->written.size());
+        return static_cast<int>(layout_->written.size() + (writes_all_ ? layout_->items.size() : 0));
     }
     void run(const Step& step, int begin, int end) const override {
-        for (int i = begin; i < end; i++)
+        const int num_written = static_cast<int>(layout_->written.size());
+        for (int i = begin; i < std::min(end, num_written); i++)
             rope_and_write(kernels_, shape_, rows_, step, layout_->written[i], 0, shape_.num_kv_heads);
+        for (int i = std::max(begin, num_written); i < end; i++)
+            if (const auto& item = layout_->items[i - num_written]; item.writes)
+                rope_and_write(kernels_, shape_, rows_, step, item.tokens, item.kv_head, item.kv_head + 1);
     }
 
    private:
-    const bool is_first_;
+    const bool is_first_, writes_all_;
+};
+
+// Moves the rows that are kept to the front, and lays their attention out. One item, for a row goes where others have been.
+class Narrow : public AttentionOperation {
+   public:
+    Narrow(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, std::shared_ptr<AttentionLayout> layout,
+           RowBuffer x, int width)
+        : AttentionOperation("narrow", plan, shape, rows, std::move(layout)), x_(x), width_(width) {}
+    int prepare(const Step& step) override {
+        layout_->prepare(step);
+        return step.num_tokens > 0 && step.source_rows[step.num_tokens - 1] >= step.num_tokens;
+    }
+    void run(const Step& step, int, int) const override {
+        for (int i = 0; i < step.num_tokens; i++) {
+            if (step.source_rows[i] == i) continue;
+            move(x_, width_, step.source_rows[i], i);
+            move(rows_.q, shape_.num_q_heads * shape_.head_dim, step.source_rows[i], i);
+        }
+    }
+
+   private:
+    static void move(RowBuffer x, int width, int64_t from, int64_t to) {
+        std::memcpy(x.data + to * x.stride, x.data + from * x.stride, width * sizeof(float));
+    }
+
+    const RowBuffer x_;
+    const int width_;
 };
 
 class SharedAttention : public AttentionOperation {
@@ -125,19 +158,39 @@ class AttentionMerge : public AttentionOperation {
     }
 };
 
-}  // namespace
+std::shared_ptr<AttentionLayout> make_layout(Plan& plan, const AttentionShape& shape, bool writes) {
+    auto layout = std::make_shared<AttentionLayout>(plan, shape, writes);
+    layout->states = plan.shared_floats(layout->capacity);
+    return layout;
+}
 
-void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows) {
+void append_rope_write(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, bool writes_all) {
     auto& layout = plan.attention_layouts[shape.window];
     const bool is_first = !layout;
-    if (is_first) {
-        layout = std::make_shared<AttentionLayout>(plan, shape);
-        layout->states = plan.shared_floats(layout->capacity);
-    }
-    plan.append(std::make_unique<RopeWrite>(plan, shape, rows, layout, is_first));
+    if (is_first) layout = make_layout(plan, shape, true);
+    plan.append(std::make_unique<RopeWrite>(plan, shape, rows, layout, is_first, writes_all));
+}
+
+void append_attending(Plan& plan, const AttentionShape& shape, const AttentionRows& rows,
+                      const std::shared_ptr<AttentionLayout>& layout) {
     if (shape.window == 0) plan.append(std::make_unique<SharedAttention>("attention_shared", plan, shape, rows, layout));
     plan.append(std::make_unique<Attention>("attention", plan, shape, rows, layout));
     plan.append(std::make_unique<AttentionMerge>("attention_merge", plan, shape, rows, layout));
+}
+
+}  // namespace
+
+void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows) {
+    append_rope_write(plan, shape, rows, false);
+    append_attending(plan, shape, rows, plan.attention_layouts[shape.window]);
+}
+
+void append_narrowing_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, RowBuffer x, int width) {
+    append_rope_write(plan, shape, rows, true);
+    plan.narrow();
+    const auto layout = make_layout(plan, shape, false);
+    plan.append(std::make_unique<Narrow>(plan, shape, rows, layout, x, width));
+    append_attending(plan, shape, rows, layout);
 }
 
 }  // namespace kvist

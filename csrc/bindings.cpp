@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -14,6 +15,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -210,10 +212,11 @@ class PythonPlan {
     }
     void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
 
-    // quantized: also gets what is attended; -1: nobody asks for it.
+    // quantized: also gets what is attended; -1: nobody asks for it. narrowed: a buffer of which, as of q, only the rows that a
+    // step keeps go on from here; -1: all rows attend.
     void attention(int qkv, int q_column, int k_column, int v_column, int out, int quantized, int64_t block_bytes,
                    int64_t k_offset, int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads,
-                   int head_dim, int window, float scale, float softcap, int rope_table, bool is_integer) {
+                   int head_dim, int window, float scale, float softcap, int rope_table, bool is_integer, int narrowed) {
         if (is_integer && static_cast<KVType>(kv_type) != KVType::int8)
             throw std::invalid_argument("integer attention needs int8 keys and values");
         const AttentionShape shape = {
@@ -221,7 +224,8 @@ class PythonPlan {
             window,      scale,    softcap,  rope_tables_.at(rope_table),  is_integer};
         const AttentionRows rows = {plan_.buffer(qkv, q_column), plan_.buffer(qkv, k_column), plan_.buffer(qkv, v_column),
                                     plan_.buffer(out), quantized < 0 ? Activations{} : plan_.quantized(quantized)};
-        append_attention(plan_, shape, rows);
+        if (narrowed < 0) append_attention(plan_, shape, rows);
+        else append_narrowing_attention(plan_, shape, rows, plan_.buffer(narrowed), plan_.width_of_buffer(narrowed));
         block_size_ = block_size, block_bytes_ = block_bytes;
     }
     bool takes_quantized(const Weight& w) const { return kvist::takes_quantized(plan_.kernels, w.matrix()); }
@@ -290,30 +294,42 @@ class PythonPlan {
     }
 
     // rows: [num_rows, 4] start, num_tokens, first_row, where its block table begins in block_tables.
+    // num_kept: of each row's tokens, how many of the last ones go on where the plan narrows; none given: all.
     // first, count: of its operations; -1: all that follow.
-    void replay(Ints2 rows, Ints block_tables, Ints token_ids, WritableBytes kv, bool timed, int first, int count) {
+    void replay(Ints2 rows, Ints block_tables, Ints token_ids, WritableBytes kv, std::optional<Ints> num_kept, bool timed,
+                int first, int count) {
         const int num_tokens = static_cast<int>(token_ids.size()), num_rows = static_cast<int>(rows.shape(0));
         if (num_tokens > plan_.max_tokens || num_rows > plan_.max_rows)
             throw std::invalid_argument("step is larger than its plan");
-        rows_.clear();
+        if (num_kept && static_cast<int>(num_kept->size()) != num_rows)
+            throw std::invalid_argument("as many numbers of kept tokens as rows are wanted");
+        rows_.clear(), kept_.clear(), kept_rows_.clear();
         positions_.assign(num_tokens, 0);
         for (int r = 0; r < num_rows; r++) {
             const StepRow row = {rows(r, 0), rows(r, 1), rows(r, 2), block_tables.data() + rows(r, 3)};
             check_blocks(row, rows(r, 3), block_tables, kv.size());
             rows_.push_back(row);
             for (int i = 0; i < row.num_tokens; i++) positions_.at(row.first_row + i) = row.start + i;
+            keep_last(row, num_kept ? (*num_kept)(r) : row.num_tokens);
         }
-        const Step step = {rows_.data(), num_rows, num_tokens, token_ids.data(), positions_.data(), nullptr, 0, kv.data()};
+        const Step step = {rows_.data(), num_rows, num_tokens, token_ids.data(), positions_.data(), nullptr, kv.data()};
+        const Step kept = {kept_.data(),
+                           static_cast<int>(kept_.size()),
+                           static_cast<int>(kept_rows_.size()),
+                           nullptr,
+                           nullptr,
+                           kept_rows_.data(),
+                           kv.data()};
         nb::gil_scoped_release unlock;
-        plan_.replay(step, timed, first, count);
+        plan_.replay(step, kept, timed, first, count);
     }
-    // For a head: replays on rows `logit_rows` of the body's last step.
+    // For a head: replays on rows `logit_rows` of what the body's last step kept.
     void replay_head(Ints logit_rows, bool timed, int first, int count) {
         const int num_rows = static_cast<int>(logit_rows.size());
         if (num_rows > plan_.max_tokens) throw std::invalid_argument("more rows than the head was built for");
-        const Step step = {nullptr, 0, num_rows, nullptr, nullptr, logit_rows.data(), num_rows, nullptr};
+        const Step step = {nullptr, 0, num_rows, nullptr, nullptr, logit_rows.data(), nullptr};
         nb::gil_scoped_release unlock;
-        plan_.replay(step, timed, first, count);
+        plan_.replay(step, step, timed, first, count);
     }
     nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> finite(nb::handle self) {
         return {finite_, {static_cast<std::size_t>(finite_ ? plan_.max_tokens : 0)}, self};
@@ -340,6 +356,15 @@ class PythonPlan {
 
     void keep(const Weight& w) { weights_.push_back(w); }
 
+    // Adds the last `count` tokens of a row to those that go on where the plan narrows.
+    void keep_last(const StepRow& row, int count) {
+        const int skipped = row.num_tokens - count, first_row = static_cast<int>(kept_rows_.size());
+        if (count < 0 || skipped < 0 || row.first_row < 0 || (first_row && row.first_row <= kept_rows_.back()))
+            throw std::invalid_argument("a row keeps tokens of its own, after those of the rows before it");
+        if (count) kept_.push_back({row.start + skipped, count, first_row, row.block_table});
+        for (int i = skipped; i < row.num_tokens; i++) kept_rows_.push_back(row.first_row + i);
+    }
+
     // That a row's tokens stand in blocks that its table and the pool have: kernels read and write them unasked.
     void check_blocks(const StepRow& row, int64_t first, const Ints& tables, std::size_t kv_bytes) const {
         if (row.start < 0 || row.num_tokens < 0 || first < 0) throw std::invalid_argument("a row begins before its context");
@@ -358,8 +383,8 @@ class PythonPlan {
     std::vector<Weight> weights_;
     std::vector<Floats> floats_;
     std::vector<float*> rope_tables_;
-    std::vector<StepRow> rows_;
-    std::vector<int32_t> positions_;
+    std::vector<StepRow> rows_, kept_;
+    std::vector<int32_t> positions_, kept_rows_;
     int block_size_ = 0;  // 0: the plan has no attention
     int64_t block_bytes_ = 0;
     uint8_t* finite_ = nullptr;
@@ -438,7 +463,9 @@ NB_MODULE(_native, m) {
         .def("gated", &PythonPlan::gated, "x"_a, "gate_column"_a, "up_column"_a, "kind"_a, "width"_a, "out"_a, nb::kw_only(),
              "to_quantize"_a)
         .def("add", &PythonPlan::add)
-        .def("attention", &PythonPlan::attention)
+        .def("attention", &PythonPlan::attention, "qkv"_a, "q_column"_a, "k_column"_a, "v_column"_a, "out"_a, "quantized"_a,
+             "block_bytes"_a, "k_offset"_a, "v_offset"_a, "kv_type"_a, "block_size"_a, "num_q_heads"_a, "num_kv_heads"_a,
+             "head_dim"_a, "window"_a, "scale"_a, "softcap"_a, "rope_table"_a, "is_integer"_a, "narrowed"_a = -1)
         .def("mixture", &PythonPlan::mixture)
         .def("gather", &PythonPlan::gather)
         .def("check_finite", &PythonPlan::check_finite)
@@ -448,8 +475,8 @@ NB_MODULE(_native, m) {
         .def("top_logits", &PythonPlan::top_logits)
         .def("finite", [](nb::handle self) { return nb::cast<PythonPlan&>(self).finite(self); })
         .def("best", [](nb::handle self) { return nb::cast<PythonPlan&>(self).best(self); })
-        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "kv"_a, nb::kw_only(), "timed"_a,
-             "first"_a = 0, "count"_a = -1)
+        .def("replay", &PythonPlan::replay, "rows"_a, "block_tables"_a, "token_ids"_a, "kv"_a, "num_kept"_a = nb::none(),
+             nb::kw_only(), "timed"_a, "first"_a = 0, "count"_a = -1)
         .def("replay_head", &PythonPlan::replay_head, "logit_rows"_a, nb::kw_only(), "timed"_a, "first"_a = 0, "count"_a = -1)
         .def("view", [](nb::handle self, int id) { return nb::cast<PythonPlan&>(self).view(self, id); })
         .def("timings", &PythonPlan::timings);

@@ -271,7 +271,7 @@ void append_best_logits(Plan& plan, RowBuffer logits, int n, float cap, int32_t*
 std::unique_ptr<Operation> make_gather(Plan& plan, RowBuffer x, int width, RowBuffer y) {
     return per_rows("gather", plan, [=](const Kernels&, const Step& step, int begin, int end) {
         for (int i = begin; i < end; i++)
-            std::memcpy(y.data + i * y.stride, x.data + step.logit_rows[i] * x.stride, width * sizeof(float));
+            std::memcpy(y.data + i * y.stride, x.data + step.source_rows[i] * x.stride, width * sizeof(float));
     });
 }
 

@@ -46,12 +46,15 @@ struct AttentionRows {  // of the batch; quantized: also gets `out`, where it ha
 // Appends what rotates q and k in place, writes k and v to their blocks, and attends: to what requests share, of each request,
 // and the merge where a context is split among threads. A KV head's part of `out` must be whole groups if it is to be quantized.
 void append_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows);
+// The same, but only the rows that a narrowed step keeps attend, and all that follows is of them: their q, and `width` numbers
+// of x, are moved to the first rows.
+void append_narrowing_attention(Plan& plan, const AttentionShape& shape, const AttentionRows& rows, RowBuffer x, int width);
 // finite[row] = whether all of the row's `width` numbers are.
 std::unique_ptr<Operation> make_check_finite(Plan& plan, RowBuffer x, int width, uint8_t* finite);
 // Caps the first n numbers of each row (cap 0: not at all), then best[row] = index of the largest, the lowest on ties; -1 if one
 // is not finite.
 void append_best_logits(Plan& plan, RowBuffer logits, int n, float cap, int32_t* best);
-// The first operation of a head: rows `logit_rows` of x, one after another.
+// The first operation of a head: rows `source_rows` of x, one after another.
 std::unique_ptr<Operation> make_gather(Plan& plan, RowBuffer x, int width, RowBuffer y);
 
 }  // namespace kvist

@@ -75,13 +75,14 @@ RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data 
 
 Activations Plan::quantized(int id) const { return quantized_.at(id); }
 
-void Plan::replay(const Step& step, bool timed, std::size_t first, std::size_t count) {
+void Plan::replay(const Step& whole, const Step& narrowed, bool timed, std::size_t first, std::size_t count) {
     using Clock = std::chrono::steady_clock;
     pool_->open();
     Clock::time_point start = timed ? Clock::now() : Clock::time_point();
     const std::size_t begin = std::min(first, operations_.size()), end = begin + std::min(count, operations_.size() - begin);
     for (std::size_t i = begin; i < end; i++) {
         const auto& operation = operations_[i];
+        const Step& step = i < narrowed_from_ ? whole : narrowed;
         const int items = operation->prepare(step);
         const Operation& op = *operation;
         pool_->run(items, [&](int begin, int end) { op.run(step, begin, end); });

@@ -14,15 +14,14 @@
 
 namespace kvist {
 
-// One step's batch. Token arrays have num_tokens entries; `logit_rows` are the batch rows whose logits are wanted.
+// One step's batch, or part of one. Token arrays have num_tokens entries; `source_rows` says which rows of the whole these are.
 struct Step {
     const StepRow* rows;
     int num_rows;
     int num_tokens;
     const int32_t* token_ids;
     const int32_t* positions;
-    const int32_t* logit_rows;
-    int num_logit_rows;
+    const int32_t* source_rows;  // ascending
     uint8_t* kv_base;
 };
 
@@ -62,13 +61,16 @@ class Plan {
     void append(std::unique_ptr<Operation> operation) { operations_.push_back(std::move(operation)); }
     const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
 
-    // Runs operations [first, first + count) of those that there are.
-    void replay(const Step& step, bool timed, std::size_t first = 0, std::size_t count = SIZE_MAX);
+    // Operations appended from now on work on part of a step's rows, which the first of them puts together. Once at most.
+    void narrow() { narrowed_from_ = operations_.size(); }
+
+    // Runs operations [first, first + count) of those that there are; `narrowed` is the part that some of them work on.
+    void replay(const Step& step, const Step& narrowed, bool timed, std::size_t first = 0, std::size_t count = SIZE_MAX);
 
     const Kernels& kernels;
     const int max_tokens;
     const int max_rows;
-    // How a step's attention is cut into items, per window: layers of one window share it.
+    // How a step's attention is cut into items, per window: layers of one window share it. Not what follows `narrow`.
     std::map<int, std::shared_ptr<AttentionLayout>> attention_layouts;
 
     std::byte* allocate(std::size_t bytes);  // of this plan's own
@@ -94,6 +96,7 @@ class Plan {
     std::vector<Buffer> buffers_;
     std::vector<Activations> quantized_;
     std::vector<std::unique_ptr<Operation>> operations_;
+    std::size_t narrowed_from_ = SIZE_MAX;
 };
 
 }  // namespace kvist

@@ -161,9 +161,9 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     std::vector<StepRow> rows;
     if (num_tokens > 0) rows.push_back({0, 1, 0, table.data()});
     if (num_tokens > 1) rows.push_back({start, num_tokens - 1, 1, table.data() + blocks});
-    const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr, 0,
+    const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr,
                        kv.data()};
-    plan.replay(step, false);
+    plan.replay(step, step, false);
     std::vector<float> all;
     for (auto [buffer, width] : results)
         for (int row = 0; row < num_tokens; row++) {

@@ -12,6 +12,7 @@ from tests.fakes.plan_loop import PlanLoop, SequenceState, one
 
 pytest.importorskip("kvist.execution.native._native", reason="the native kernels are not built in this environment")
 
+from kvist.core.sampling_params import SamplingParams
 from kvist.execution.kv_dtype import kv_dtype
 from kvist.execution.model_executor import ModelExecutor
 from kvist.execution.native import _native
@@ -41,6 +42,11 @@ MAX_TOKENS = 256
 
 def alone_in_chunks_of(chunk: int) -> Callable[[ModelExecutor], SequenceState]:
     return lambda executor: one(executor, PROMPT, NUM_TOKENS, chunk=chunk, shuffle_seed=3)
+
+
+def scored(executor: ModelExecutor) -> SequenceState:
+    """With the logits of all rows of the prompt wanted: none is left out of the last layer."""
+    return one(executor, PROMPT, NUM_TOKENS, SamplingParams(temperature=0, logprobs=5, prompt_logprobs=1), chunk=33)
 
 
 def among(num_requests: int) -> Callable[[ModelExecutor], SequenceState]:
@@ -86,6 +92,7 @@ def preempted(after: int) -> Callable[[ModelExecutor], SequenceState]:
 
 CIRCUMSTANCES: dict[str, Callable[[ModelExecutor], SequenceState]] = {
     "alone": alone_in_chunks_of(MAX_TOKENS),
+    "prompt scored": scored,
     **{f"chunks of {size}": alone_in_chunks_of(size) for size in (1, 7, 16, 33)},
     **{f"one of {count}": among(count) for count in (2, 5, 17, 64, 128)},
     **{f"{count} tokens from the cache": from_the_cache(count) for count in (1, 32, 45)},

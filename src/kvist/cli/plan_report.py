@@ -25,6 +25,7 @@ MEANINGS = {
     "quantize": "float32 rows to int8 rows",
     "gated_quantize": "gate and up to int8 rows",
     "rope_write": "rotate q and k, write k and v to their blocks",
+    "narrow": "in the last layer only rows whose logits are wanted go on, and those after them",
     "attention": "tiled, over block tables",
     "attention_merge": "segments of long contexts, left to right",
     "expert_routing": "best experts and their shares, per token",

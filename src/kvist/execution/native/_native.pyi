@@ -73,6 +73,7 @@ class Plan:
         softcap: float,
         rope_table: int,
         is_integer: bool,
+        narrowed: int = -1,
     ) -> None: ...
     def mixture(
         self,
@@ -100,6 +101,7 @@ class Plan:
         block_tables: Ints,
         token_ids: Ints,
         kv: Bytes,
+        num_kept: Ints | None = None,
         *,
         timed: bool,
         first: int = 0,

@@ -4,7 +4,8 @@ A handle is a node of an expression; nothing is emitted until a consumer asks fo
 - linears that read the same input and are consumed together (q, k, v; gate, up) become one operation;
 - a norm that feeds quantized linears leaves only its quantized rows, attention leaves them beside its own;
 - gate, up, the activation and its quantized rows are one operation;
-- a linear that is added to the residual stream accumulates into it.
+- a linear that is added to the residual stream accumulates into it;
+- once the last layer's keys and values are written, only the rows from each request's first wanted logits on go on.
 """
 
 from __future__ import annotations
@@ -161,9 +162,12 @@ class PlanRecorder:
         out = self._rows(self._body, "attended", spec.num_q_heads * spec.head_dim)
         half_bytes = spec.num_kv_heads * self._block_size * self._kv_dtype.vector_bytes(spec.head_dim)
         rope_table = q.rope_table
+        is_last = layer_index == spec.num_layers - 1
 
         def emit(quantized: int) -> None:
             q_rows, k_rows, v_rows = self._heads(parts)
+            if is_last:  # what is not finite after it shows in the logits, or is read by nobody
+                self._body.check_finite(self.residual_buffer, spec.hidden_size)
             self._body.attention(
                 q_rows.buffer,
                 q_rows.column,
@@ -184,6 +188,7 @@ class PlanRecorder:
                 softcap or 0.0,
                 rope_table,
                 self._has_integer_attention,
+                self.residual_buffer if is_last else -1,
             )
 
         per_head = spec.num_q_heads // spec.num_kv_heads * spec.head_dim
@@ -258,7 +263,6 @@ class PlanRecorder:
         normed = Normed(gathered, x.weight, x.eps, None)
         self._product(self._head, Product(normed, matrix, None), out.buffer, 0, accumulate=False)
         self._head.best_logits(out.buffer, matrix.num_outputs, softcap or 0.0)
-        self._body.check_finite(x.x.buffer, x.x.width)
         self.logits_buffer = out.buffer
 
     @property

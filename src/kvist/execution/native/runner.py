@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,11 +124,12 @@ class NativeRunner:
             # The edge refuses them; here they would be reads of foreign memory.
             raise IndexError(f"not all of the step's tokens are in the vocabulary: {token_ids.max()}")
         rows, tables = self._rows_of(batch)
-        self._body.replay(rows, tables, token_ids, self._kv.data, timed=timed)
+        num_kept, kept_rows = keep_wanted(batch, logit_rows.tolist())
+        self._body.replay(rows, tables, token_ids, self._kv.data, np.array(num_kept, np.int32), timed=timed)
         finite = self._finite[: batch.num_tokens].copy()
         for first in range(0, len(logit_rows), self._logit_rows):
-            some = logit_rows[first : first + self._logit_rows].astype(np.int32)
-            self._head.replay_head(some, timed=timed)
+            some = logit_rows[first : first + self._logit_rows]
+            self._head.replay_head(np.array(kept_rows[first : first + len(some)], np.int32), timed=timed)
             finite[some] &= self._best[: len(some)] >= 0
             best: list[int] = self._best[: len(some)].tolist()
             logits = NativeLogits(self._head, self._logits, best, finite[some].tolist())
@@ -171,6 +173,25 @@ class NativeRunner:
             next_block += num_blocks
         assert next_block <= self.num_blocks + self._num_scratch_blocks, "more padding than the runner was made for"
         return np.frombuffer(rows, np.int32).reshape(-1, 4), np.frombuffer(tables, np.int32)
+
+
+def keep_wanted(batch: StepBatch, logit_rows: Sequence[int]) -> tuple[list[int], list[int]]:
+    """What the last layer need compute: of each chunk, the rows from the first whose logits are wanted to its end.
+
+    logit_rows: rows of the batch, in order. Returns how many rows of each chunk, padding included, are kept, and where
+    those of `logit_rows` then stand.
+    """
+    num_kept, kept_rows = [], []
+    done, first_kept = 0, 0
+    for chunk in batch.chunks:
+        end = chunk.first_row + chunk.num_tokens
+        next_done = bisect_left(logit_rows, end, done)
+        count = end - logit_rows[done] if next_done > done else 0
+        kept_rows += [first_kept + count - (end - row) for row in logit_rows[done:next_done]]
+        num_kept.append(count)
+        first_kept += count
+        done = next_done
+    return num_kept + [0] * len(batch.padding), kept_rows
 
 
 class NativeLogits:
