@@ -69,7 +69,7 @@ class Gated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """`emit(q)` appends attention, with quantized rows too unless q is -1, and returns the float rows that it leaves."""
+    """`emit(q)` appends attention, with quantized rows too unless q is -1; returns the float rows it leaves."""
 
     emit: Callable[[int], Rows]
     has_whole_groups: bool  # in each KV head's part
