@@ -149,6 +149,16 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     append_attention(plan, shape,
                      {plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column),
                       plan.buffer(result(kQHeads * kHeadDim)), plan.quantized(attended)});
+    // At last, only the last token of each request attends.
+    const int narrowed = result(kQHeads * kHeadDim), moved = plan.add_buffer(kWidth);
+    append_narrowing_attention(
+        plan, bfloat_shape,
+        {plan.buffer(qkv), plan.buffer(qkv, k_column), plan.buffer(qkv, v_column), plan.buffer(narrowed), {}},
+        plan.buffer(moved), kWidth);
+    for (int buffer : {narrowed, moved}) {
+        const RowBuffer y = plan.buffer(buffer);
+        std::fill(y.data, y.data + num_tokens * y.stride, 0.0f);
+    }
 
     std::mt19937 random(11);
     std::normal_distribution<float> normal;
@@ -163,7 +173,16 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     if (num_tokens > 1) rows.push_back({start, num_tokens - 1, 1, table.data() + blocks});
     const Step step = {rows.data(), static_cast<int>(rows.size()), num_tokens, tokens.data(), positions.data(), nullptr,
                        kv.data()};
-    plan.replay(step, step, false);
+    std::vector<StepRow> kept_rows;
+    std::vector<int32_t> sources;
+    for (const StepRow& row : rows) {
+        const int last = row.num_tokens - 1;
+        kept_rows.push_back({row.start + last, 1, static_cast<int32_t>(sources.size()), row.block_table});
+        sources.push_back(row.first_row + last);
+    }
+    const int num_kept = static_cast<int>(sources.size());
+    const Step kept = {kept_rows.data(), num_kept, num_kept, nullptr, nullptr, sources.data(), kv.data()};
+    plan.replay(step, kept, false);
     std::vector<float> all;
     for (auto [buffer, width] : results)
         for (int row = 0; row < num_tokens; row++) {
