@@ -153,17 +153,16 @@ def _measure(
     arguments: argparse.Namespace, setting: FidelitySetting, configs: Mapping[str, Any]
 ) -> tuple[FidelitySession, dict[str, Any]]:
     """The session, with as many parts done as there was time for, and its set-up. Any: configurations; JSON."""
-    from kvist.bench.fidelity.measured import MeasuredEngine
+    from kvist.bench.fidelity.measured import MeasuredEngine, num_blocks
     from kvist.bench.fidelity.parts import Parts
     from kvist.bench.fidelity.session import FidelitySession
-    from kvist.bench.fidelity.setting import POOL_TOKENS
     from kvist.bench.loaded_model import load_model
     from kvist.bench.machine import source_version
     from kvist.runtime.real_clock import RealClock
 
     cache, scheduler = configs["cache"], setting.scheduler
     config = EngineConfig(model=configs["model"], cache=cache, executor=configs["executor"], scheduler=scheduler)
-    loaded = load_model(config, find_model(config.model), num_blocks=-(-POOL_TOKENS // cache.block_size))
+    loaded = load_model(config, find_model(config.model), num_blocks=num_blocks(cache.block_size))
     try:
         setup = {
             "model": config.model.model,
