@@ -1,9 +1,10 @@
 """Check predictions against this machine: the same loads through its engine and through the simulator.
 
 The engine plays real loads at shares of its measured capacity, with and without shared prefixes, each several times;
-the simulator predicts them from profiles alone. Times, throughput, hit share and preemptions stand side by side, with
-the spread of the repeats. A long measurement can be done in several calls: --parts keeps what is done, --max-seconds
-ends a call. Exit code 3: parts are left, call again.
+the simulator predicts them from a profile, whose steps are timed again between those of the runs: so it knows how fast
+the machine was. Times, throughput, hit share and preemptions stand side by side, with the spread of the repeats. A long
+measurement can be done in several calls: --parts keeps what is done, --max-seconds ends a call. Exit code 3: parts are
+left, call again.
 """
 
 from __future__ import annotations
