@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -29,11 +30,7 @@ class MachineSpeed:
         usual_s = [point.seconds for point in table.points]
         self._speeds = [
             _SpeedOverTime(
-                [
-                    (step.at_s, min(step.seconds, LONGEST_SHARE * usual_s[step.place]), usual_s[step.place])
-                    for step in timed
-                    if kinds[step.place] is kind
-                ]
+                [(step.at_s, step.seconds, usual_s[step.place]) for step in timed if kinds[step.place] is kind]
             )
             for kind in (False, True)
         ]
@@ -70,4 +67,9 @@ class _SpeedOverTime:
 
 
 def _ratio(steps: Sequence[tuple[float, float, float]]) -> float:
-    return sum(taken_s for _, taken_s, _ in steps) / sum(usual_s for _, _, usual_s in steps) if steps else 1.0
+    """What steps took over what they take as a rule; one that was held up, unlike those around it, counts little."""
+    if not steps:
+        return 1.0
+    longest = LONGEST_SHARE * statistics.median(taken_s / usual_s for _, taken_s, usual_s in steps)
+    taken_in_all_s = sum(min(taken_s, longest * usual_s) for _, taken_s, usual_s in steps)
+    return taken_in_all_s / sum(usual_s for _, _, usual_s in steps)
