@@ -190,9 +190,9 @@ void attention(const AttentionArgs& a, int kv_head, TokenRange tokens, const Sha
             for (int i = 0; i < count; i++) finish_alone(a, i, w);
             return;
         }
-        for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
-        merge_states(a, count, first, prefix.states, prefix.segment_floats, num_whole, w);
-        with_math(a, count, w, [&](auto& math) {
+        with_math(a, count, w, [&](auto& math) {  // which has what it needs of the queries: `out` may be in their place
+            for (int i = 0; i < count; i++) start_merge(a, i, w.queries[i].out, w);
+            merge_states(a, count, first, prefix.states, prefix.segment_floats, num_whole, w);
             for (int segment = begin; segment <= last; segment++) {
                 attend_to(math, segment);
                 merge(a, count, w, [&](int i) { return SegmentOf{w.max[i], w.sums[i], w.out + i * a.kv.head_dim}; });

@@ -161,6 +161,7 @@ class PythonPlan {
     std::size_t num_operations() const { return plan_.operations().size(); }
     int buffer(int width) { return plan_.add_buffer(width); }
     int quantized(int k) { return plan_.add_quantized(k); }
+    int quantized_within(int buffer, int k) { return plan_.add_quantized_within(buffer, k); }
     void borrow(const PythonPlan& lender, int id) { plan_.borrow(lender.plan_, id); }
     std::size_t workspace_bytes() const { return plan_.workspace_bytes(); }
 
@@ -210,7 +211,7 @@ class PythonPlan {
     }
     void add(int x, int y, int width) { plan_.append(make_add(plan_, plan_.buffer(x), plan_.buffer(y), width)); }
 
-    // quantized: also gets what is attended; -1: nobody asks for it.
+    // out: may be the place of the queries. quantized: also gets what is attended; -1: nobody asks for it.
     void attention(int qkv, int q_column, int k_column, int v_column, int out, int quantized, int64_t block_bytes,
                    int64_t k_offset, int64_t v_offset, int kv_type, int block_size, int num_q_heads, int num_kv_heads,
                    int head_dim, int window, float scale, float softcap, int rope_table, bool is_integer) {
@@ -424,6 +425,7 @@ NB_MODULE(_native, m) {
         .def("borrow", &PythonPlan::borrow, nb::keep_alive<1, 2>())
         .def("buffer", &PythonPlan::buffer)
         .def("quantized", &PythonPlan::quantized)
+        .def("quantized_within", &PythonPlan::quantized_within)
         .def("takes_quantized", &PythonPlan::takes_quantized)
         .def("rope_angles", &PythonPlan::rope_angles)
         .def("embed", &PythonPlan::embed)

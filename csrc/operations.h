@@ -39,7 +39,7 @@ struct AttentionShape {
         return {base, block_bytes, k_offset, v_offset, type, block_size, num_kv_heads, head_dim};
     }
 };
-struct AttentionRows {  // of the batch; quantized: also gets `out`, where it has a place for it
+struct AttentionRows {  // of the batch; `out` may be where q is; quantized: also gets `out`, where it has a place for it
     RowBuffer q, k, v, out;
     Activations quantized;
 };

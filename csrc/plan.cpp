@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 namespace kvist {
 
@@ -69,6 +70,16 @@ int Plan::add_quantized(int k, int rows_per_token) {
     }
     quantized_.push_back(q);
     return static_cast<int>(quantized_.size()) - 1;
+}
+
+int Plan::add_quantized_within(int within, int k) {
+    const Buffer& buffer = buffers_.at(within);
+    auto* place = reinterpret_cast<std::byte*>(buffer.data);
+    std::size_t bytes = sizeof(float) * max_tokens * buffer.stride;
+    std::swap(place, borrowed_), std::swap(bytes, borrowed_bytes_);
+    const int id = add_quantized(k);
+    borrowed_ = place, borrowed_bytes_ = bytes;
+    return id;
 }
 
 RowBuffer Plan::buffer(int id, int column) const { return {buffers_.at(id).data + column, buffers_.at(id).stride}; }

@@ -53,6 +53,8 @@ class Plan {
     // Buffers of max_tokens * rows_per_token rows; ids count from 0 for each kind.
     int add_buffer(int width, int rows_per_token = 1);
     int add_quantized(int k, int rows_per_token = 1);
+    // In place of buffer `within`, as far as that has room, for who writes it when the other has been read.
+    int add_quantized_within(int within, int k);
 
     RowBuffer buffer(int id, int column = 0) const;
     int width_of_buffer(int id) const { return buffers_.at(id).width; }

@@ -53,6 +53,18 @@ def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
     assert all(output.finished for output in outputs)
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_a_pool_taken_at_the_start_gives_the_same_tokens(
+    llm: LLM, model: str, executor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level("INFO", "kvist.execution.preallocation"),
+        make(model, executor=executor, preallocate_kv_cache=True) as other,
+    ):
+        assert texts(other.generate("hello", GREEDY)) == texts(llm.generate("hello", GREEDY))
+    assert "KV pool preallocated" in caplog.text
+
+
 def test_a_prompt_may_be_text_ids_or_a_dictionary(llm: LLM) -> None:
     ids = llm.get_tokenizer().encode("hello")
     expected = texts(llm.generate("hello", GREEDY))

@@ -54,6 +54,8 @@ def build_engine(config: EngineConfig, report: ReportPhase) -> BuiltEngine:
         timed = _timed_steps(config, checkpoint, executor, clock, longest)
         token_budget = choose_token_budget(timed)
     executor.resize(token_budget)
+    if config.cache.preallocate_kv_cache:  # only now, for it would disturb the timed steps
+        executor.preallocate()
     phases.begin("lay out cache")
     table = size_memory(
         config, spec, max_num_batched_tokens=token_budget, num_blocks=table.num_blocks, draft_spec=draft_spec

@@ -30,6 +30,11 @@ class CacheConfig:
         aliases=("-ctk",),
         choices=("auto", "float32", "float16", "bfloat16", "int8"),
     )
+    preallocate_kv_cache: bool = option(
+        False,
+        help="take the KV pool's memory from the system at the start, in the background, instead of as it is used: new "
+        "prompts find it there, and it cannot run out later",
+    )
     enable_prefix_caching: bool = option(
         True, help="reuse KV of shared prefixes through the prefix tree", off_aliases=("--disable-radix-cache",)
     )

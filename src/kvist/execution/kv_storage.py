@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvist.core.model_spec import ModelSpec
 from kvist.core.step_plan import BlockMove, BlockMoveKind
 from kvist.execution.kv_dtype import SCALE_BYTES, KVDtype, Stored, scale_and_round
+from kvist.execution.preallocation import Preallocation
 
 Floats = NDArray[np.float32]
 PAIR = 2  # bfloat16 numbers that lie together: a matrix unit multiplies two at once
@@ -40,6 +41,7 @@ class KVStorage:
         except ValueError as error:  # NumPy's word for more than an address space holds
             raise MemoryError(f"a pool of {num_blocks} blocks is larger than any memory") from error
         self.data: NDArray[np.uint8] = blocks.reshape(-1)  # all of it, for kernels
+        self._preallocation: Preallocation | None = None
         self._cells: Cells
         if dtype.is_scaled:
             self._cells = ScaledCells(blocks, block_size, head_dim)
@@ -47,6 +49,18 @@ class KVStorage:
             self._cells = PairedCells(blocks, block_size, head_dim, dtype)
         else:
             self._cells = PlainCells(blocks, block_size, dtype)
+
+    def preallocate(self, num_blocks: int) -> None:
+        """Begin to take the memory of the first `num_blocks` blocks, in the background. Once at most.
+
+        Raises ConfigError if it is not to be had.
+        """
+        self._preallocation = Preallocation(self.data[: self.data.nbytes // self.num_blocks * num_blocks])
+
+    def close(self) -> None:
+        """End what goes on in the background."""
+        if self._preallocation is not None:
+            self._preallocation.close()
 
     def write(
         self, layer_index: int, block_ids: NDArray[np.int64], slots: NDArray[np.int64], keys: Floats, values: Floats

@@ -142,7 +142,7 @@ def native_workspace_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int:
     q_width, kv_width = spec.num_q_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     residual = FLOAT32_BYTES * spec.hidden_size * max_num_batched_tokens
     per_row = spec.moe.num_experts_per_token if spec.moe else 1
-    floats = spec.hidden_size + 2 * q_width + 2 * kv_width + 2 * per_row * spec.intermediate_size + spec.head_dim
+    floats = spec.hidden_size + q_width + 2 * kv_width + 2 * per_row * spec.intermediate_size + spec.head_dim
     quantized = spec.hidden_size + q_width + per_row * spec.intermediate_size
     if spec.moe:
         floats += per_row * spec.hidden_size

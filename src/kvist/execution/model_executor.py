@@ -81,6 +81,11 @@ class ModelExecutor:
         if self._draft_model is not None:
             self._draft_model.resize(max_num_tokens)
 
+    def preallocate(self) -> None:
+        """Begin to take the KV pools' memory from the system. Raises ConfigError if it is not to be had."""
+        for runner in self._runners:
+            runner.preallocate()
+
     def begin_step(self, plan: StepPlan) -> StepResult:
         """Compute the step. Raises ValueError if it wants drafts of a draft model and there is none."""
         if plan.num_model_drafts and self._draft_model is None:

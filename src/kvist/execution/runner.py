@@ -42,6 +42,10 @@ class Runner(Protocol):
         """Make ready for steps of up to `max_num_tokens` tokens, padding included."""
         ...
 
+    def preallocate(self) -> None:
+        """Begin to take the KV pool's memory from the system. Raises ConfigError if it is not to be had."""
+        ...
+
     def run(
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
     ) -> NDArray[np.bool_]:

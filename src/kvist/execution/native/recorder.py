@@ -69,10 +69,9 @@ class Gated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attended:
-    """What attention leaves in `rows`; `emit(q)` appends it, with quantized rows too unless q is -1."""
+    """`emit(q)` appends attention, with quantized rows too unless q is -1; returns the float rows it leaves."""
 
-    rows: Rows
-    emit: Callable[[int], None]
+    emit: Callable[[int], Rows]
     has_whole_groups: bool  # in each KV head's part
 
 
@@ -116,6 +115,7 @@ class PlanRecorder:
         self._buffers: dict[tuple[int, str, int], int] = {}
         self._quantized: dict[tuple[int, str, int], int] = {}
         self._rope_tables: dict[LayerSpec, int] = {}
+        self._qkv_buffer = -1
         self.residual_buffer = -1
         self.logits_buffer = -1
 
@@ -158,18 +158,17 @@ class PlanRecorder:
         assert isinstance(k, Rotated)
         spec = self._spec
         parts = [self._strip_head_norm(part) for part in (q.x, k.x, v)]
-        out = self._rows(self._body, "attended", spec.num_q_heads * spec.head_dim)
         half_bytes = spec.num_kv_heads * self._block_size * self._kv_dtype.vector_bytes(spec.head_dim)
         rope_table = q.rope_table
 
-        def emit(quantized: int) -> None:
+        def emit(quantized: int) -> Rows:
             q_rows, k_rows, v_rows = self._heads(parts)
             self._body.attention(
                 q_rows.buffer,
                 q_rows.column,
                 k_rows.column,
                 v_rows.column,
-                out.buffer,
+                q_rows.buffer,  # what is attended comes in their place
                 quantized,
                 2 * spec.num_layers * half_bytes,
                 2 * layer_index * half_bytes,
@@ -185,13 +184,15 @@ class PlanRecorder:
                 rope_table,
                 self._has_integer_attention,
             )
+            return q_rows
 
         per_head = spec.num_q_heads // spec.num_kv_heads * spec.head_dim
-        return Attended(out, emit, per_head % GROUP == 0)
+        return Attended(emit, per_head % GROUP == 0)
 
     def _heads(self, parts: list[tuple[Product, Normed | None]]) -> list[Rows]:
         """q, k and v before rotation, each normed by heads where the model says so."""
         all_rows = self._products(self._body, [product for product, _ in parts], "qkv")
+        self._qkv_buffer = all_rows[0].buffer
         for rows, (_, norm) in zip(all_rows, parts, strict=True):
             if norm is not None:
                 head_dim = self._spec.head_dim
@@ -309,9 +310,11 @@ class PlanRecorder:
         return self._quantized[key]
 
     def _gated_quantized(self, plan: _native.Plan, node: Gated, width: int) -> int:
-        out = self._quantized_rows(
-            plan, "gated", width
-        )  # not the place of the input, which is read while this is written
+        key = (id(plan), "gated", width)
+        if key not in self._quantized:
+            # Attention is done with q, k and v: what lies in their place is in the caches where they were.
+            self._quantized[key] = plan.quantized_within(self._qkv_buffer, width)
+        out = self._quantized[key]
         gate, up, kind = node.gate, node.up, ACTIVATIONS[node.kind]
         assert isinstance(gate, Product)
         assert isinstance(up, Product)
@@ -329,8 +332,7 @@ class PlanRecorder:
         if isinstance(node, Rows):
             return node
         if isinstance(node, Attended):
-            node.emit(-1)
-            return node.rows
+            return node.emit(-1)
         if isinstance(node, Product):
             out = self._rows(plan, f"{role}_product", node.weight.padded_outputs)
             self._product(plan, node, out.buffer, 0, accumulate=False)

@@ -110,6 +110,9 @@ class NativeRunner:
     def _new_plan(self, max_num_tokens: int) -> TracedPlan:
         return TracedPlan(self._isa, self._pool, max_num_tokens, self._max_num_rows)
 
+    def preallocate(self) -> None:
+        self._kv.preallocate(self.num_blocks)
+
     def run(
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
     ) -> NDArray[np.bool_]:
@@ -151,6 +154,7 @@ class NativeRunner:
         self._kv.move(moves)
 
     def close(self) -> None:
+        self._kv.close()
         del self._body, self._head, self._finite, self._logits, self._best, self._weights, self._kv, self._pool
 
     def _rows_of(self, batch: StepBatch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -12,8 +12,8 @@ from kvist.execution.native.packed_weights import FORMATS
 FORMAT_NAMES = {number: name for name, number in FORMATS.items()}
 # Methods that append nothing; replaying and asking must cost no more for being traced.
 QUESTIONS = (
-    "borrow", "buffer", "quantized", "takes_quantized", "replay", "replay_head", "view", "timings", "finite", "best",
-    "top_logits", "weight_sum", "draw",
+    "borrow", "buffer", "quantized", "quantized_within", "takes_quantized", "replay", "replay_head", "view", "timings",
+    "finite", "best", "top_logits", "weight_sum", "draw",
 )  # fmt: skip
 
 

@@ -37,6 +37,9 @@ class NumpyRunner:
     def resize(self, max_num_tokens: int) -> None:
         pass  # every step makes its own arrays
 
+    def preallocate(self) -> None:
+        self._kv.preallocate(self.num_blocks)
+
     def run(
         self, batch: StepBatch, logit_rows: NDArray[np.int64], take_logits: TakeLogits, *, timed: bool = False
     ) -> NDArray[np.bool_]:
@@ -59,5 +62,6 @@ class NumpyRunner:
         self._kv.move(moves)
 
     def close(self) -> None:
+        self._kv.close()
         self._products.close()
         del self._weights, self._kv
