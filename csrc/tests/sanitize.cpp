@@ -14,7 +14,7 @@
 namespace kvist {
 namespace {
 
-constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 32, kQHeads = 4, kKVHeads = 2, kBlockSize = 16;
+constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 64, kQHeads = 2, kKVHeads = 1, kBlockSize = 16;
 constexpr int kPerToken = 2, kExperts = 4;
 constexpr int64_t kHalfBlock = int64_t{kKVHeads} * kHeadDim * kBlockSize * 2;
 constexpr int64_t kBlockBytes = 6 * kHalfBlock;  // a layer each of float16, int8 and bfloat16
@@ -134,11 +134,6 @@ std::vector<float> run(const char* isa, const Model& model, int num_tokens, int 
     AttentionShape bfloat_shape = shape;
     bfloat_shape.k_offset = 4 * kHalfBlock, bfloat_shape.v_offset = 5 * kHalfBlock;
     bfloat_shape.type = KVType::bf16;
-    // Half as many heads, twice as wide: products that run beside softmax.
-    bfloat_shape.num_q_heads = kQHeads / 2, bfloat_shape.num_kv_heads = kKVHeads / 2, bfloat_shape.head_dim = 2 * kHeadDim;
-    float* wide_angles = plan.passing_floats(2 * static_cast<std::size_t>(kHeadDim) * plan.max_tokens);
-    plan.append(make_rope_angles(plan, std::vector<double>(kHeadDim, 0.3), wide_angles));
-    bfloat_shape.cos_sin = wide_angles;
     append_attention(plan, bfloat_shape,
                      {plan.buffer(qkv),
                       plan.buffer(qkv, k_column),
