@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result_file import RESULTS, write_result
+from kvist.bench.machine import source_version
 from kvist.cli.main import main as kvist
 from kvist.workload.load_file import scenario_loads
 
@@ -61,7 +62,8 @@ def measure(cell: str) -> dict[str, Any]:
         if kvist([*words(cell), "--json", str(path)]) != 0:
             raise SystemExit(f"no advice for {cell}")
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {"command": " ".join(["kvist", *words(cell)]), **{key: document[key] for key in KEPT}}
+    origin = {"command": " ".join(["kvist", *words(cell)]), "commit": source_version()}  # cells are made one by one
+    return origin | {key: document[key] for key in KEPT}
 
 
 KEPT = (

@@ -24,7 +24,8 @@ def table() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [_row(name, cell) for name, cell in document["results"].items()]
-    origin = f"`python -m benchmarks.advice_cells`, seed {document['seed']}, commit {document['commit'][:12]}."
+    commits = ", ".join(dict.fromkeys(cell["commit"][:12] for cell in document["results"].values()))
+    origin = f"`python -m benchmarks.advice_cells`, seed {document['seed']}, commit {commits}."
     lines += ["", origin, ""]
     return "\n".join(lines)
 

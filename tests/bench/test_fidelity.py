@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,10 +10,11 @@ import pytest
 
 from kvist.bench.fidelity.comparison import GOALS, METRICS, Goal, compared_row, judge
 from kvist.bench.fidelity.disturbance import CpuTimes, Surroundings, read_cpu_times, surroundings
+from kvist.bench.fidelity.machine_speed import NEIGHBOURS, MachineSpeed
 from kvist.bench.fidelity.parts import Parts
 from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
-from kvist.bench.fidelity.session import speed_level
 from kvist.bench.fidelity.setting import FidelitySetting, Scenario, scenarios, simulated_cluster
+from kvist.bench.fidelity.steps_between import SHARE, PausedClock, StepBetween, StepsBetween, rounds_of
 from kvist.bench.host_time import HostTime
 from kvist.bench.policy_comparison import served_requests
 from kvist.bench.profile import fit_table, round_levels, usual_s
@@ -22,6 +22,7 @@ from kvist.bench.virtual_run import VirtualLoadRunner, virtual_core
 from kvist.config.scheduler_config import SchedulerConfig
 from kvist.core.clock import VirtualClock
 from kvist.core.errors import ConfigError
+from kvist.core.request_events import EventBatch
 from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
 from kvist.metrics.benchmark_result import ServerChange, benchmark_result
 from kvist.workload.adapting import all_at_once, at_mean_rate
@@ -93,34 +94,97 @@ def test_a_machine_twice_as_slow_doubles_the_ratio_of_steps() -> None:
     assert step_time_ratio(table(), works, [2 * seconds]) == pytest.approx(2.0, rel=0.05)
 
 
-def test_rounds_between_profiles_count_as_much_and_drift_is_told() -> None:
+def between(*, decode: float, prefill: float, begin_s: float, end_s: float) -> list[StepBetween]:
+    """The profile's steps in turn, ten a second, on a machine that makes them so many times longer."""
+    points = table().points
+    count = round(10 * (end_s - begin_s))
+    return [
+        StepBetween(begin_s + number / 10, place, points[place].seconds * (prefill if is_prefill else decode))
+        for number in range(count)
+        for place in [number % len(points)]
+        for is_prefill in [bool(points[place].work.prefill_pairs)]
+    ]
+
+
+def test_steps_take_what_those_around_them_say_by_their_kind() -> None:
+    slow_start = between(decode=1.5, prefill=2.0, begin_s=0.0, end_s=10.0)
+    speed = MachineSpeed(table(), slow_start + between(decode=1.0, prefill=0.8, begin_s=10.0, end_s=20.0))
+    model, decode, prefill = ProfileModel(table()), table().points[0].work, table().points[4].work
+    ratios = []
+    for time_s in (0.0, 5.0, 15.0, 99.0):
+        speed.note_turn(0, None, EventBatch(time_s=time_s, events=[]))
+        ratios.append(
+            (speed.predict_s(decode) / model.predict_s(decode), speed.predict_s(prefill) / model.predict_s(prefill))
+        )
+    assert ratios == [pytest.approx(each) for each in ((1.5, 2.0), (1.5, 2.0), (1.0, 0.8), (1.0, 0.8))]
+    assert speed.means == pytest.approx((1.25, 1.4), rel=0.02)
+
+
+def test_a_step_that_was_held_up_says_little_of_the_machine() -> None:
+    held_up = [StepBetween(0.0, 0, 1e3 * table().points[0].seconds)]
+    steps = held_up + [StepBetween(0.1 * n, 0, table().points[0].seconds) for n in range(1, NEIGHBOURS)]
+    assert MachineSpeed(table(), steps).means[0] == pytest.approx(1.0 + 1.0 / NEIGHBOURS)
+
+
+def test_a_load_is_predicted_at_the_speed_that_the_steps_between_tell() -> None:
+    records = all_at_once(CHAT.records(20))
+    cluster = simulated_cluster(CHAT, SCHEDULER, block_size=16, max_model_len=8192)
+    usual = predict(table(), cluster, records)
+    slow = predict(table(), cluster, records, between(decode=3.0, prefill=3.0, begin_s=0.0, end_s=5.0))
+    assert slow["request_throughput"] == pytest.approx(usual["request_throughput"] / 3, rel=1e-3)
+
+
+def test_rounds_between_runs_count_as_much_as_those_of_the_profile() -> None:
     times = [point.seconds for point in table().points]
 
     def slower(scale: float) -> list[float]:
         return [scale * seconds for seconds in times]
 
-    steps = msgspec.to_builtins(table().points)
-    profiles = [
-        {"steps": steps, "rounds": [slower(1.0)] * 3, "host": (1e-4, 1e-6, 0.0)},
-        {"steps": steps, "rounds": [slower(1.2)] * 3, "host": (3e-4, 1e-6, 0.0)},
-    ]
-    both = profile_of(profiles, [slower(1.1)] * 4, name="plain")
+    profile = {"steps": msgspec.to_builtins(table().points), "rounds": [slower(1.0)] * 3, "host": (1e-4, 1e-6, 0.0)}
+    both = profile_of(profile, [slower(1.2)] * 3, name="plain")
     assert [point.seconds for point in both.points] == pytest.approx(slower(1.1))
     assert both.drift == pytest.approx(0.2)
-    assert both.host_s == pytest.approx(2e-4)
+    assert both.host_s == pytest.approx(1e-4)
     assert round_levels([slower(1.0), slower(1.2)]) == pytest.approx([1 / 1.1, 1.2 / 1.1])
 
 
-def test_a_run_is_predicted_at_the_speed_of_the_quiet_rounds_beside_it() -> None:
-    seconds = [point.seconds for point in table().points]
-    quiet = {"others_share": 0.0, "steal_share": 0.0, "probe_s": [0.01, 0.01]}
-    busy = {**quiet, "others_share": 0.5}
-    run = {
-        "rounds_beside": [[1.2 * each for each in seconds], [9.0 * each for each in seconds]],
-        "beside_surroundings": [quiet, busy],
-    }
-    assert speed_level(run, table(), 0.01) == pytest.approx(1.2)
-    assert speed_level({**run, "beside_surroundings": [busy, busy]}, table(), 0.01) == 1.0
+class _Grid:
+    """Steps of 10, 20, 30, ... ms."""
+
+    steps = (0,) * 7
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def time_step(self, place: int) -> float:
+        seconds = 0.01 * (1 + place)
+        self._clock.advance_to(self._clock.now_s() + seconds)
+        return seconds
+
+
+def test_a_run_loses_no_time_to_the_steps_that_are_timed_between_its_own() -> None:
+    machine = VirtualClock(5.0)
+    clock = PausedClock(machine)
+    steps = StepsBetween(_Grid(machine), clock, machine)
+    for _ in range(100):
+        machine.advance_to(machine.now_s() + 0.1)
+        steps.time_step()
+    assert clock.now_s() == pytest.approx(5.0 + 10.0)
+    used_s = machine.now_s() - clock.now_s()
+    assert SHARE * 10.0 <= used_s <= SHARE * 10.0 + 0.07
+    timed = steps.timed()
+    times_s = [step.at_s for step in timed]
+    assert times_s == sorted(times_s)
+    assert 0.0 < times_s[0] < 0.2
+    assert 9.0 < times_s[-1] < 10.1
+    rounds = rounds_of(timed, 7)
+    assert rounds == [pytest.approx([0.01 * (1 + place) for place in range(7)])] * len(rounds)
+    assert len(rounds) == 9  # of 0.28 s each, and the last one ended after the run
+
+
+def test_a_run_without_steps_has_a_round_too() -> None:
+    machine = VirtualClock()
+    assert len(StepsBetween(_Grid(machine), PausedClock(machine), machine).timed()) == 7
 
 
 def test_a_step_takes_the_mean_of_its_times_and_one_that_was_held_up_counts_little() -> None:
@@ -156,11 +220,9 @@ def test_parts_are_kept_and_those_of_another_set_up_refused(tmp_path: Path) -> N
         Parts(file, {"model": "a"})
 
 
-def test_profiles_stand_before_and_after_the_repeats() -> None:
+def test_each_repeat_measures_the_capacity_before_its_loads() -> None:
     setting = FidelitySetting(scenarios=[CHAT], scheduler=SCHEDULER, repeats=2, seconds=1.0, profile_s=1.0)
-    expected = ["profile/1", "capacity/chat", "run/chat/0.7/1", "run/chat/0.7/2", "profile/2"]
-    assert setting.parts == expected
-    assert replace(setting, is_quick=True).parts == expected[:-1]
+    assert setting.parts == ["profile", "chat/capacity/1", "chat/0.7/1", "chat/capacity/2", "chat/0.7/2"]
     assert [scenario.name for scenario in scenarios(("chat",), (0.5,), has_tight_pool=True)] == [
         "chat",
         "service_chat, small pool",
@@ -191,13 +253,15 @@ def test_a_share_is_compared_in_points_and_a_time_relatively() -> None:
     assert compared_row(by_field["p99_ttft_ms"], [{"p99_ttft_ms": None}], [{"p99_ttft_ms": 60.0}]) is None
 
 
-def test_each_repeat_may_have_a_prediction_of_its_own() -> None:
+def test_the_error_is_the_median_of_the_repeats_own() -> None:
     metric = METRICS[0]
     runs = [{metric.field: 100.0}, {metric.field: 120.0}, {metric.field: 140.0}]
-    row = compared_row(metric, runs, [{metric.field: 101.0}, {metric.field: 121.0}, {metric.field: 141.0}])
+    row = compared_row(metric, runs, [{metric.field: 101.0}, {metric.field: 126.0}, {metric.field: 280.0}])
     assert row is not None
-    assert row["error"] == pytest.approx(1.0 / 120.0)
+    assert row["errors"] == pytest.approx([0.01, 0.05, 1.0])
+    assert row["error"] == pytest.approx(0.05)
     assert row["spread"] == pytest.approx(40.0 / 120.0)
+    assert compared_row(metric, [{metric.field: 0.0}], [{metric.field: 1.0}]) is None
 
 
 def test_requests_that_do_not_fit_a_small_pool_are_left_out_and_some_of_the_rest_are_preempted() -> None:

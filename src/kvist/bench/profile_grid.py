@@ -25,9 +25,10 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSize:
-    """How much to measure. max_seconds: of the rounds over the grid."""
+    """How much to measure. max_seconds: of the rounds over the grid. first_block: those before it are not touched."""
 
     max_seconds: float = 60.0
+    first_block: int = 0
     max_kv_tokens: int = 32_768
     max_step_tokens: int = 1024
     thins_grid: bool = False
@@ -37,18 +38,22 @@ QUICK = ProfileSize(max_seconds=8.0, max_kv_tokens=8192, thins_grid=True)
 
 
 class ProfileGrid:
-    """Times its steps on `loaded`, which serves nobody meanwhile. Raises ConfigError if its pool is too small."""
+    """Times its steps on `loaded`, between the steps of others. Raises ConfigError if its pool is too small."""
 
     def __init__(self, loaded: LoadedModel, clock: Clock, size: ProfileSize) -> None:
         self._clock = clock
         self._max_seconds = size.max_seconds
-        self._timer = StepTimer(loaded.executor, clock, block_size=loaded.block_size)
-        max_tokens = min(loaded.num_blocks * loaded.block_size, size.max_kv_tokens)
+        self._timer = StepTimer(loaded.executor, clock, block_size=loaded.block_size, first_block=size.first_block)
+        max_tokens = min((loaded.num_blocks - size.first_block) * loaded.block_size, size.max_kv_tokens)
         self.steps = step_grid(size, max_tokens=max_tokens, loaded=loaded)
 
     def time_round(self) -> list[float]:
         """Seconds of each step, once."""
-        return [self._timer.best_s(_chunks(step), repeats=1) for step in self.steps]
+        return [self.time_step(place) for place in range(len(self.steps))]
+
+    def time_step(self, place: int) -> float:
+        """Seconds of one step of the grid."""
+        return self._timer.best_s(_chunks(self.steps[place]), repeats=1)
 
     def time_rounds(self) -> list[list[float]]:
         """As many rounds as there is time for, within bounds: what else the machine does then hits all steps alike."""

@@ -15,12 +15,13 @@ Chunks = Sequence[tuple[int, int]]  # new tokens, tokens of context before them
 
 
 class StepTimer:
-    """Uses blocks from 0 on: for an executor that serves nobody meanwhile. Leaves no request behind."""
+    """Uses blocks from `first_block` on, which nobody else may use meanwhile. Leaves no request behind."""
 
-    def __init__(self, executor: Executor, clock: Clock, *, block_size: int) -> None:
+    def __init__(self, executor: Executor, clock: Clock, *, block_size: int, first_block: int = 0) -> None:
         self._executor = executor
         self._clock = clock
         self._block_size = block_size
+        self._first_block = first_block
 
     def best_s(self, chunks: Chunks, *, samples: bool = True, repeats: int = 3) -> float:
         """Shortest time of a step of `chunks`: (new tokens, tokens of context before them), in `repeats` tries.
@@ -60,7 +61,7 @@ class StepTimer:
         )
 
     def _tables(self, requests: Sequence[RequestId], nums_tokens: Sequence[int]) -> list[TableEdit]:
-        edits, first = [], 0
+        edits, first = [], self._first_block
         for request_id, num_tokens in zip(requests, nums_tokens, strict=True):
             end = first + -(-num_tokens // self._block_size)
             edits.append(TableEdit(request_id, 0, list(range(first, end))))

@@ -1,9 +1,10 @@
 """Check predictions against this machine: the same loads through its engine and through the simulator.
 
 The engine plays real loads at shares of its measured capacity, with and without shared prefixes, each several times;
-the simulator predicts them from profiles alone. Times, throughput, hit share and preemptions stand side by side, with
-the spread of the repeats. A long measurement can be done in several calls: --parts keeps what is done, --max-seconds
-ends a call. Exit code 3: parts are left, call again.
+the simulator predicts them from a profile, whose steps are timed again between those of the runs: so it knows how fast
+the machine was. Times, throughput, hit share and preemptions stand side by side, with the spread of the repeats. A long
+measurement can be done in several calls: --parts keeps what is done, --max-seconds ends a call. Exit code 3: parts are
+left, call again.
 """
 
 from __future__ import annotations
@@ -153,17 +154,16 @@ def _measure(
     arguments: argparse.Namespace, setting: FidelitySetting, configs: Mapping[str, Any]
 ) -> tuple[FidelitySession, dict[str, Any]]:
     """The session, with as many parts done as there was time for, and its set-up. Any: configurations; JSON."""
-    from kvist.bench.fidelity.measured import MeasuredEngine
+    from kvist.bench.fidelity.measured import MeasuredEngine, num_blocks
     from kvist.bench.fidelity.parts import Parts
     from kvist.bench.fidelity.session import FidelitySession
-    from kvist.bench.fidelity.setting import POOL_TOKENS
     from kvist.bench.loaded_model import load_model
     from kvist.bench.machine import source_version
     from kvist.runtime.real_clock import RealClock
 
     cache, scheduler = configs["cache"], setting.scheduler
     config = EngineConfig(model=configs["model"], cache=cache, executor=configs["executor"], scheduler=scheduler)
-    loaded = load_model(config, find_model(config.model), num_blocks=-(-POOL_TOKENS // cache.block_size))
+    loaded = load_model(config, find_model(config.model), num_blocks=num_blocks(cache.block_size))
     try:
         setup = {
             "model": config.model.model,

@@ -10,7 +10,7 @@ from kvist.cli.step_times import read_profile
 from kvist.config.arguments import number
 from kvist.config.cache_config import CacheConfig
 from kvist.core.errors import ConfigError
-from kvist.costmodel.profile_table import ProfileTable
+from kvist.costmodel.profile_table import ProfiledEngine
 from kvist.planner.measured_host import MeasuredHost
 
 HOW_TO = "kvist profile MODEL --output profile.json (two minutes), then kvist plan --profile profile.json"
@@ -62,7 +62,12 @@ def read_hosts(files: Sequence[str], *, model: str | None, memory_gb: float | No
             table=table,
             engine=table.engine,
             memory_bytes=memory_bytes,
-            max_kv_tokens=_room(table, memory_bytes),
+            max_kv_tokens=room_of(
+                table.engine,
+                memory_bytes,
+                max_num_batched_tokens=table.max_step_tokens,  # the largest that was measured
+                max_num_seqs=max(table.max_sequences, 1),
+            ),
         )
     return hosts
 
@@ -81,22 +86,20 @@ def _is_same_model(asked: str, profiled: str) -> bool:
     return Path(asked).exists() and Path(profiled).exists() and Path(asked).samefile(profiled)
 
 
-def _room(table: ProfileTable, memory_bytes: int) -> int:
-    """Tokens of the pool that the engine would make, of itself, in so much memory and for the largest steps measured.
+def room_of(engine: ProfiledEngine, memory_bytes: int, *, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+    """Tokens of the pool that the engine would make, of itself, in so much memory.
 
     Raises ConfigError if there is no room for a pool.
     """
     # Here, because other commands that import this plan without an engine.
     from kvist.execution.memory_model import memory_table
 
-    assert table.engine is not None
-    engine = table.engine
     return memory_table(
         engine.model_spec,
         CacheConfig(block_size=engine.block_size, kv_cache_dtype=engine.kv_cache_dtype),
         executor=engine.executor,
-        max_num_batched_tokens=table.max_step_tokens,
-        max_num_seqs=max(table.max_sequences, 1),
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
         max_model_len=None,
         free_bytes=memory_bytes,
     ).num_kv_tokens

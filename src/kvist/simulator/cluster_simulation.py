@@ -6,25 +6,20 @@ that something happened to takes its turn, in the order of their numbers: so a r
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from kvist.cluster.cluster_state import ReplicaState
-from kvist.cluster.global_scheduler import GlobalScheduler
-from kvist.cluster.predictions import Predictor
 from kvist.cluster.replica_handle import ReplicaSpec
-from kvist.cluster.tier_index import TierIndex, TierSizes
-from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig, ReplicaGroupConfig
+from kvist.config.cluster_config import KV_BYTES_PER_TOKEN, ClusterConfig
 from kvist.core.errors import ConfigError, KvistError
 from kvist.core.request import RequestId
 from kvist.core.request_events import EventBatch
 from kvist.core.step_plan import StepPlan
-from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.kvcache.connector import KVReceive
 from kvist.kvcache.kv_events import KVEvent
+from kvist.simulator.cluster_parts import StepTimeModels, new_router, replica_specs
+from kvist.simulator.happenings import Happenings, Kind
 from kvist.simulator.journeys import Journey, Journeys
 from kvist.simulator.kv_transfers import Arrival, KVTransfers
 from kvist.simulator.links import NS_PER_S, Links
@@ -34,25 +29,6 @@ from kvist.simulator.topology import Topology
 from kvist.simulator.trace_prompts import TracePrompts
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
-MAX_TIME_NS = 2**62  # 146 years; times are kept in 64 bits
-StepTimeModels = StepTimeModel | Mapping[str, StepTimeModel]
-
-
-class Kind(IntEnum):
-    """What happens, in the order in which it happens at the same instant."""
-
-    STEP_DONE = 0
-    TRANSFER = 1
-    REPLICA_DOWN = 2
-    REPLICA_UP = 3
-    ROLES = 4
-    MIGRATION = 5
-    ARRIVAL = 6
-    WAIT_END = 7
-
-
-LOOKS = (Kind.ROLES, Kind.MIGRATION, Kind.WAIT_END)  # come whether anything else happens or not
-MAX_IDLE_NS = 600 * NS_PER_S
 MAX_WAIT_NS = 10 * NS_PER_S  # of a prompt that is held until the replica that decodes has memory for it
 
 
@@ -118,20 +94,18 @@ class ClusterSimulation:
             raise ConfigError("each group of replicas needs its kv_cache_tokens")
         self._records = records
         self._has_bulk_steps = has_bulk_steps
-        self._heap: list[tuple[int, int, int, Any]] = []  # Any: what its kind says
-        self._num_pushed = 0
+        self._happenings = Happenings()
         self._now_ns = 0
-        self._last_change_ns = 0
         self._touched: set[int] = set()
         topology = Topology(config)
         self._groups = [group for group in config.groups for _ in range(group.count)]
-        self._specs = _specs(config, topology, step_time)
+        self._specs = replica_specs(config, topology, step_time)
         self._replicas = [self._new_replica(spec) for spec in self._specs]
         self._counts = [
             ReplicaCounts(replica_id=number, group=group.name, num_devices=group.num_devices)
             for number, group in enumerate(self._groups)
         ]
-        self._router = _router(config, kv_bytes_per_token, self._specs, self._groups)
+        self._router = new_router(config, kv_bytes_per_token, self._specs, self._groups)
         self._topology = topology
         self._links: Links[Arrival] = Links(
             topology.bytes_per_s,
@@ -157,23 +131,18 @@ class ClusterSimulation:
     def run(self, stop_rule: StopRule | None = None) -> SimulationResult:
         """Let time pass until nothing is left to happen, or the rule says that it is decided."""
         self._stop_rule = stop_rule
-        heap = self._heap
-        while heap and self._num_left and not (stop_rule is not None and stop_rule.is_decided):
-            now_ns = heap[0][0]
-            if now_ns - self._last_change_ns > MAX_IDLE_NS and all(each[1] in LOOKS for each in heap):
-                # What is left waits for something that will not come, such as a replica that is gone for good.
-                self._now_ns = self._last_change_ns
+        happenings = self._happenings
+        while happenings and self._num_left and not (stop_rule is not None and stop_rule.is_decided):
+            if happenings.is_idle:
+                self._now_ns = happenings.last_change_ns
                 break
-            self._now_ns = now_ns
-            while heap and heap[0][0] == now_ns:
-                _, kind, _, payload = heapq.heappop(heap)
-                if kind not in LOOKS:
-                    self._last_change_ns = now_ns
-                self._happen(Kind(kind), payload, now_ns)
+            self._now_ns = now_ns = happenings.next_ns
+            while happenings and happenings.next_ns == now_ns:
+                self._happen(*happenings.pop(), now_ns)
             self._take_turns(now_ns)
             self._watch_links()
-        if not heap:
-            self._now_ns = self._last_change_ns
+        if not happenings:
+            self._now_ns = happenings.last_change_ns
         return SimulationResult(
             requests=self._requests,
             replicas=self._counts,
@@ -205,7 +174,7 @@ class ClusterSimulation:
             self._replica_up(payload, now_ns)
         elif kind is Kind.MIGRATION:
             self._journeys.migrate(now_ns)
-            self._push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, now_ns)
+            self._happenings.push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, now_ns)
         elif kind is Kind.WAIT_END:
             self._journeys.end_wait(payload, now_ns)
         else:
@@ -244,7 +213,7 @@ class ClusterSimulation:
         change = self._router.balance_roles(now_ns / NS_PER_S)
         if change is not None:
             self._role_changes.append((now_ns, change.replica_id, change.prefill_weight, change.decode_weight))
-        self._push_repeated(Kind.ROLES, self._config.router.role_interval_s, now_ns)
+        self._happenings.push_repeated(Kind.ROLES, self._config.router.role_interval_s, now_ns)
 
     def _take_turns(self, now_ns: int) -> None:
         """Replicas whose step ended, or that something came in for, go on; requests held in the router may follow."""
@@ -264,7 +233,7 @@ class ClusterSimulation:
         """Requests that follow those that ended come when their pause is over; waits that began end in time."""
         waits, self._journeys.new_waits = self._journeys.new_waits, []
         for request_id in waits:
-            self._push(now_ns + MAX_WAIT_NS, Kind.WAIT_END, request_id)
+            self._happenings.push(now_ns + MAX_WAIT_NS, Kind.WAIT_END, request_id)
         ended, self._journeys.ended = self._journeys.ended, []
         for journey in ended:
             self._num_left -= 1
@@ -272,12 +241,12 @@ class ClusterSimulation:
                 self._stop_rule.note_ended(journey.outcome)
             for follower in self._followers.get(journey.outcome.index, ()):
                 pause_ns = round(self._records[follower].arrival_s * NS_PER_S)
-                self._push(now_ns + pause_ns, Kind.ARRIVAL, follower)
+                self._happenings.push(now_ns + pause_ns, Kind.ARRIVAL, follower)
 
     # What replicas say
 
     def on_wake_at(self, replica: SimulatedReplica, time_ns: int, version: int) -> None:
-        self._push(time_ns, Kind.STEP_DONE, (replica, version))
+        self._happenings.push(time_ns, Kind.STEP_DONE, (replica, version))
 
     def on_events(
         self, replica: SimulatedReplica, batch: EventBatch, now_ns: int, *, plan: StepPlan | None = None
@@ -320,26 +289,13 @@ class ClusterSimulation:
 
     # What will happen
 
-    def _push(self, time_ns: int, kind: Kind, payload: Any) -> None:  # Any: what its kind says
-        if time_ns > MAX_TIME_NS:
-            raise ConfigError(
-                "the simulation passes 146 years of virtual time: requests come too seldom, or a step takes too long"
-            )
-        self._num_pushed += 1
-        heapq.heappush(self._heap, (time_ns, int(kind), self._num_pushed, payload))
-
     def _watch_links(self) -> None:
         """See to it that the next end of a transfer is an event. Ends move whenever a transfer begins or ends."""
         next_ns = self._links.next_end_ns()
         if next_ns is not None and next_ns != self._links_wake_ns:
             next_ns = max(next_ns, self._now_ns)
             self._links_wake_ns = next_ns
-            self._push(next_ns, Kind.TRANSFER, next_ns)
-
-    def _push_repeated(self, kind: Kind, interval_s: float | None, now_ns: int) -> None:
-        """What is looked at in intervals, the next time."""
-        if interval_s is not None:
-            self._push(now_ns + round(interval_s * NS_PER_S), kind, None)
+            self._happenings.push(next_ns, Kind.TRANSFER, next_ns)
 
     def _schedule_load(self) -> None:
         num_prompt_tokens = count_prompt_tokens(self._records)
@@ -354,23 +310,23 @@ class ClusterSimulation:
                 )
             )
             if record.after is None:
-                self._push(round(record.arrival_s * NS_PER_S), Kind.ARRIVAL, record.index)
+                self._happenings.push(round(record.arrival_s * NS_PER_S), Kind.ARRIVAL, record.index)
             else:
                 self._followers.setdefault(record.after, []).append(record.index)
         for failure in self._config.failures:
             if failure.replica >= len(self._replicas):
                 raise ConfigError(f"replica {failure.replica} is to fail; there are {len(self._replicas)}, from 0 on")
             down_ns = round(failure.at_s * NS_PER_S)
-            self._push(down_ns, Kind.REPLICA_DOWN, failure.replica)
+            self._happenings.push(down_ns, Kind.REPLICA_DOWN, failure.replica)
             if failure.down_s is not None:
                 delay_s = failure.down_s + self._groups[failure.replica].start_delay_s
-                self._push(down_ns + round(delay_s * NS_PER_S), Kind.REPLICA_UP, failure.replica)
+                self._happenings.push(down_ns + round(delay_s * NS_PER_S), Kind.REPLICA_UP, failure.replica)
         for number, group in enumerate(self._groups):
             if group.start_delay_s:
                 self._router.note_down(number, 0.0)
-                self._push(round(group.start_delay_s * NS_PER_S), Kind.REPLICA_UP, number)
-        self._push_repeated(Kind.ROLES, self._config.router.role_interval_s, 0)
-        self._push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, 0)
+                self._happenings.push(round(group.start_delay_s * NS_PER_S), Kind.REPLICA_UP, number)
+        self._happenings.push_repeated(Kind.ROLES, self._config.router.role_interval_s, 0)
+        self._happenings.push_repeated(Kind.MIGRATION, self._config.router.migration_interval_s, 0)
 
     def _new_replica(self, spec: ReplicaSpec) -> SimulatedReplica:
         return SimulatedReplica(
@@ -381,54 +337,3 @@ class ClusterSimulation:
             check_invariants=self._config.check_invariants,
             has_bulk_steps=self._has_bulk_steps,
         )
-
-
-def _specs(config: ClusterConfig, topology: Topology, step_time: StepTimeModels) -> list[ReplicaSpec]:
-    specs: list[ReplicaSpec] = []
-    for group in config.groups:
-        if isinstance(step_time, Mapping):
-            if group.name not in step_time:
-                raise ConfigError(f"no step times for the replicas {group.name!r}; there are {', '.join(step_time)}")
-            model: StepTimeModel = step_time[group.name]
-        else:
-            model = step_time
-        for _ in range(group.count):
-            specs.append(
-                ReplicaSpec(
-                    replica_id=len(specs),
-                    node=topology.nodes[len(specs)],
-                    kv_cache_tokens=group.kv_cache_tokens or 0,
-                    max_num_batched_tokens=group.max_num_batched_tokens,
-                    max_num_seqs=group.max_num_seqs,
-                    num_stages=group.pipeline_parallel_size,
-                    step_time=model,
-                )
-            )
-    return specs
-
-
-def _router(
-    config: ClusterConfig,
-    kv_bytes_per_token: int,
-    specs: Sequence[ReplicaSpec],
-    groups: Sequence[ReplicaGroupConfig],
-) -> GlobalScheduler:
-    block_size = config.cache.block_size
-    return GlobalScheduler(
-        config.router,
-        [
-            ReplicaState(spec, group.prefill_weight, group.decode_weight)
-            for spec, group in zip(specs, groups, strict=True)
-        ],
-        TierIndex(
-            [
-                TierSizes(
-                    host_blocks=group.host_cache_tokens // block_size, disk_blocks=group.disk_cache_tokens // block_size
-                )
-                for group in groups
-            ],
-            shared_blocks=config.cache.shared_pool_tokens // block_size,
-        ),
-        Predictor(config.links, kv_bytes_per_token),
-        block_size,
-    )

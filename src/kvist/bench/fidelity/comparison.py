@@ -34,27 +34,26 @@ SATURATED = 1.0  # a load factor from which on a queue only grows
 
 
 def compared_row(metric: Metric, runs: Sequence[Document], predicted: Sequence[Document]) -> Document | None:
-    """Median, spread and prediction of one metric; None if a side has no value.
+    """Median, spread and prediction of one metric over repeats; None if a side has no value.
 
-    runs: results of repeats. predicted: one for all of them, or one for each.
-    spread: (largest - smallest) / median, or their difference for a share.
+    runs: results of repeats, predicted: of each. error: the median of the repeats' own, so that one that went wrong in
+    itself counts once. spread: (largest - smallest) / median, or their difference for a share.
     """
     values = [run[metric.field] for run in runs]
-    expected = [one[metric.field] for one in predicted] * (len(runs) if len(predicted) == 1 else 1)
-    if None in expected or None in values:
+    expected = [one[metric.field] for one in predicted]
+    if None in expected or None in values or not (metric.is_share or all(values)):
         return None
+    scales = [1.0 if metric.is_share else value for value in values]
+    errors = [(b - a) / scale for a, b, scale in zip(values, expected, scales, strict=True)]
     middle = statistics.median(values)
-    scale = 1.0 if metric.is_share else middle
-    if scale == 0.0:
-        return None
-    error = statistics.median(b - a for a, b in zip(values, expected, strict=True)) / scale
     return {
         "metric": metric.field,
         "measured": middle,
         "values": values,
-        "spread": (max(values) - min(values)) / scale if len(values) > 1 else None,
+        "spread": (max(values) - min(values)) / (1.0 if metric.is_share else middle) if len(values) > 1 else None,
         "predicted": statistics.median(expected),
-        "error": error,
+        "errors": errors,
+        "error": statistics.median(errors),
     }
 
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvist.bench.fidelity.disturbance import Surroundings, read_cpu_times, surroundings
-from kvist.bench.fidelity.setting import FidelitySetting, Scenario
+from kvist.bench.fidelity.setting import POOL_TOKENS, FidelitySetting, Scenario
+from kvist.bench.fidelity.steps_between import PausedClock, StepBetween, StepsBetween
 from kvist.bench.host_time import HostTime, measure_host
 from kvist.bench.load_run import LoadRun, LoadRunner
 from kvist.bench.loaded_model import LoadedModel
@@ -44,19 +45,21 @@ class _DistinctTexts(TextSource):
 
 
 class MeasuredEngine:
-    """Runs loads over `loaded`, each from an empty cache, and times the steps of the profile between them."""
+    """Runs loads over `loaded`, each from an empty cache, and times the steps of the profile between their steps.
+
+    loaded: with room for both, see `num_blocks`.
+    """
 
     def __init__(self, loaded: LoadedModel, setting: FidelitySetting, clock: Clock) -> None:
         self._loaded = loaded
         self._scheduler = setting.scheduler
         self._clock = clock
-        self._is_quick = setting.is_quick
         self._serials = count()
         self._texts = _DistinctTexts(loaded)
         fill_pool(loaded)  # memory is first touched here, in no run
         size = ProfileSize(
             max_seconds=setting.profile_s,
-            max_kv_tokens=loaded.num_blocks * loaded.block_size,
+            first_block=num_blocks(loaded.block_size) // 2,
             max_step_tokens=loaded.max_num_batched_tokens,
             thins_grid=setting.is_quick,
         )
@@ -77,15 +80,12 @@ class MeasuredEngine:
         }
 
     def play(self, scenario: Scenario, records: Sequence[TraceRecord]) -> Document:
-        """The load between two rounds of the profile: `result` as of `kvist bench serve`, steps, surroundings."""
+        """The load: `result` as of `kvist bench serve`, its steps, and those of the profile between them."""
         for record in records:  # made before the clock runs: the simulated engine has no texts to make
             for part in record.prompt:
                 if isinstance(part, TextPart):
                     self._texts.tokens(part)
-        beside = [self._watched(self._grid.time_round)]
-        run, around = self._watched(lambda: self._run(scenario, records))
-        if not self._is_quick:
-            beside.append(self._watched(self._grid.time_round))
+        (run, between), around = self._watched(lambda: self._run(scenario, records))
         result = benchmark_result(
             served_requests(run),
             duration_s=run.elapsed_s,
@@ -98,8 +98,7 @@ class MeasuredEngine:
             "surroundings": msgspec.to_builtins(around),
             "step_s": [step.step_time_s for step in run.steps],
             "works": [list(msgspec.structs.astuple(work)) for work in run.works],
-            "rounds_beside": [seconds for seconds, _ in beside],
-            "beside_surroundings": [msgspec.to_builtins(each) for _, each in beside],
+            "between": between,
         }
 
     def _watched(self, do: Callable[[], _Result]) -> tuple[_Result, Surroundings]:
@@ -111,11 +110,19 @@ class MeasuredEngine:
         probes_s = (probe_before_s, probe_s(loaded, clock))
         return result, surroundings(before, after, elapsed_s=elapsed_s, own_s=own_s, probe_s=probes_s)
 
-    def _run(self, scenario: Scenario, records: Sequence[TraceRecord]) -> LoadRun:
+    def _run(self, scenario: Scenario, records: Sequence[TraceRecord]) -> tuple[LoadRun, list[StepBetween]]:
         loaded = self._loaded
         cache = loaded.new_cache(num_blocks=scenario.pool_tokens // loaded.block_size)
         core = loaded.new_core(cache, self._scheduler)
-        runner = LoadRunner(core, self._clock, self._texts, name=f"fidelity-{next(self._serials)}")
+        clock = PausedClock(self._clock)
+        between = StepsBetween(self._grid, clock, self._clock)
+        name = f"fidelity-{next(self._serials)}"
+        runner = LoadRunner(core, clock, self._texts, name=name, on_step=lambda *_: between.time_step())
         run = runner.run(records)
         loaded.forget(runner.request_ids)
-        return run
+        return run, between.timed()
+
+
+def num_blocks(block_size: int) -> int:
+    """Of the pool to load a model with: the first half for loads, the other for the steps that are timed between."""
+    return 2 * -(-POOL_TOKENS // block_size)

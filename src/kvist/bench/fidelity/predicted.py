@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from kvist.bench.fidelity.machine_speed import MachineSpeed
+from kvist.bench.fidelity.steps_between import StepBetween
 from kvist.bench.host_time import HostTime
-from kvist.bench.profile import table_of_rounds
+from kvist.bench.profile import drift_of, table_of_rounds
 from kvist.config.cluster_config import ClusterConfig
 from kvist.costmodel.profile_table import ProfileModel, ProfilePoint, ProfileTable
-from kvist.costmodel.step_time_model import StepTimeModel
 from kvist.costmodel.step_work import StepWork
 from kvist.simulator.cluster_simulation import simulate
 from kvist.simulator.simulated_benchmark import simulated_benchmark
@@ -21,42 +21,28 @@ from kvist.workload.trace_record import TraceRecord
 Document = dict[str, Any]  # Any: what JSON holds
 
 
-def profile_of(profiles: Sequence[Document], rounds: Sequence[Sequence[float]], *, name: str) -> ProfileTable:
-    """One profile of all rounds of `profiles` and of `rounds`, which were timed between them.
-
-    profiles: at least one, as a measured engine gives them. drift: of the last one's steps over the first one's.
-    """
-    first, last = ([min(each) for each in zip(*found["rounds"], strict=True)] for found in (profiles[0], profiles[-1]))
+def profile_of(profile: Document, rounds: Sequence[Sequence[float]], *, name: str) -> ProfileTable:
+    """One profile of the rounds of `profile`, as a measured engine gives it, and of `rounds`, which came later."""
+    every = [*profile["rounds"], *rounds]
     return table_of_rounds(
-        msgspec.convert(profiles[0]["steps"], list[ProfilePoint]),
-        [*(one for found in profiles for one in found["rounds"]), *rounds],
-        HostTime(*(statistics.fmean(each) for each in zip(*(found["host"] for found in profiles), strict=True))),
-        drift=statistics.median(b / a for a, b in zip(first, last, strict=True)) - 1.0,
+        msgspec.convert(profile["steps"], list[ProfilePoint]),
+        every,
+        HostTime(*profile["host"]),
+        drift=drift_of(every),
         name=name,
         machine={},
     )
 
 
-class ScaledTimes:
-    """A StepTimeModel whose steps all take `scale` times as long as `model` says."""
-
-    def __init__(self, model: StepTimeModel, scale: float) -> None:
-        self._model = model
-        self._scale = scale
-
-    def predict_s(self, work: StepWork) -> float:
-        return self._scale * self._model.predict_s(work)
-
-    def margin_s(self, work: StepWork) -> float:
-        return self._scale * self._model.margin_s(work)
-
-
 def predict(
-    table: ProfileTable, cluster: ClusterConfig, records: Sequence[TraceRecord], *, scale: float = 1.0
+    table: ProfileTable, cluster: ClusterConfig, records: Sequence[TraceRecord], timed: Sequence[StepBetween] = ()
 ) -> Document:
-    """The result of the simulated run, in the same fields as the measured one. scale: of all step times."""
-    step_times = ScaledTimes(ProfileModel(table), scale)
-    return simulated_benchmark(simulate(cluster, records, step_times), cluster, {})
+    """The result of the simulated run, in the same fields as the measured one.
+
+    timed: steps of the profile that were timed during the run: its steps take what they do at the speed that these say.
+    """
+    speed = MachineSpeed(table, timed)
+    return simulated_benchmark(simulate(cluster, records, speed, observer=speed), cluster, {})
 
 
 def step_time_ratio(table: ProfileTable, works: Sequence[Sequence[int]], seconds: Sequence[float]) -> float:
@@ -65,7 +51,5 @@ def step_time_ratio(table: ProfileTable, works: Sequence[Sequence[int]], seconds
     works: the fields of each StepWork, in their order.
     """
     model = ProfileModel(table)
-    return sum(seconds) / sum(model.predict_s(StepWork(**dict(zip(_FIELDS, work, strict=True)))) for work in works)
-
-
-_FIELDS = StepWork.__struct_fields__
+    fields = StepWork.__struct_fields__
+    return sum(seconds) / sum(model.predict_s(StepWork(**dict(zip(fields, work, strict=True)))) for work in works)

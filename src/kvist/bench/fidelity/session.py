@@ -10,10 +10,12 @@ import msgspec
 
 from kvist.bench.fidelity.comparison import GOALS, METRICS, compared_row, judge
 from kvist.bench.fidelity.disturbance import Surroundings
+from kvist.bench.fidelity.machine_speed import MachineSpeed
 from kvist.bench.fidelity.measured import MeasuredEngine
 from kvist.bench.fidelity.parts import Document, Parts
 from kvist.bench.fidelity.predicted import predict, profile_of, step_time_ratio
-from kvist.bench.fidelity.setting import MIN_REQUESTS, FidelitySetting, Scenario, run_name, simulated_cluster
+from kvist.bench.fidelity.setting import MIN_REQUESTS, PROFILE, FidelitySetting, Scenario, run_name, simulated_cluster
+from kvist.bench.fidelity.steps_between import StepBetween, rounds_of
 from kvist.bench.profile import round_levels
 from kvist.core.clock import Clock
 from kvist.costmodel.profile_table import ProfileTable
@@ -80,38 +82,40 @@ class FidelitySession:
         self._parts.add(name, {**part, "attempts": attempts})
 
     def _do(self, name: str, engine: MeasuredEngine) -> Document:
-        kind, _, rest = name.partition("/")
-        if kind == "profile":
+        if name == PROFILE:
             return engine.profile()
-        if kind == "capacity":
-            return self._measure_capacity(self._scenarios[rest], engine)
-        scenario_name, load_factor, _ = rest.rsplit("/", 2)
+        scenario_name, kind, repeat = name.rsplit("/", 2)
         scenario = self._scenarios[scenario_name]
-        return engine.play(scenario, self._records(scenario, float(load_factor)))
-
-    def _measure_capacity(self, scenario: Scenario, engine: MeasuredEngine) -> Document:
-        """All requests at once: a few first, which tell how many the other runs shall have."""
+        if kind != "capacity":
+            return engine.play(scenario, self._records(scenario, float(kind), int(repeat)))
+        if repeat != "1":
+            return engine.play(scenario, self._records(scenario, None, int(repeat)))
+        # A few requests tell how many all runs shall have.
         trial = engine.play(scenario, all_at_once(scenario.records(MIN_REQUESTS)))
         count = self._setting.num_requests(scenario, trial["result"]["request_throughput"])
         return trial if count == MIN_REQUESTS else engine.play(scenario, all_at_once(scenario.records(count)))
 
-    def _records(self, scenario: Scenario, load_factor: float | None) -> list[TraceRecord]:
-        """As many as its capacity was measured with, at that share of it; None: all at once."""
-        capacity = self._parts[f"capacity/{scenario.name}"]["result"]
-        records = scenario.records(capacity["completed"])
+    def _records(self, scenario: Scenario, load_factor: float | None, repeat: int) -> list[TraceRecord]:
+        """As many in all runs, at that share of the capacity that the repeat measured; None: all at once."""
+        records = scenario.records(self._parts[run_name(scenario.name, None, 1)]["result"]["completed"])
         if load_factor is None:
             return all_at_once(records)
-        starts_per_s = capacity["request_throughput"] * num_starts(records) / len(records)
+        starts_per_s = self._capacity_per_s(scenario, repeat) * num_starts(records) / len(records)
         return at_mean_rate(records, load_factor * starts_per_s)
 
+    def _capacity_per_s(self, scenario: Scenario, repeat: int) -> float:
+        capacity: float = self._parts[run_name(scenario.name, None, repeat)]["result"]["request_throughput"]
+        return capacity
+
     def result(self) -> Document:
-        """What the finished parts say. Needs the first profile and all capacities."""
+        """What the finished parts say. Needs the profile."""
         done = [self._parts[name] for name in self._setting.parts if name in self._parts]
         usual_probe_s = statistics.median(seconds for part in done for seconds in _surroundings(part).probe_s)
-        profiles = _quiet_profiles(done, usual_probe_s)
-        rounds = [one for part in done if "rounds_beside" in part for one in _quiet_rounds(part, usual_probe_s)]
-        table = profile_of(profiles, rounds, name=self._model)
-        first_table = profile_of(profiles[:1], [], name=self._model)
+        profile = self._parts[PROFILE]
+        quiet = [part for part in done if "works" in part and not _surroundings(part).faults(usual_probe_s)]
+        rounds = [one for part in quiet for one in rounds_of(_timed(part), len(profile["steps"]))]
+        table = profile_of(profile, rounds, name=self._model)
+        first_table = profile_of(profile, [], name=self._model)
         cells = [
             cell
             for scenario in self._setting.scenarios
@@ -121,7 +125,7 @@ class FidelitySession:
         return {
             "commits": list(dict.fromkeys(part["commit"] for part in done)),
             "profile": {
-                "round_levels": round_levels([*(one for found in profiles for one in found["rounds"]), *rounds]),
+                "round_levels": round_levels([*profile["rounds"], *rounds]),
                 "error": table.error,
                 "drift": table.drift,
                 "host_s": table.host_s,
@@ -129,7 +133,6 @@ class FidelitySession:
             "cells": cells,
             "goals": _verdicts(cells, "rows"),
             "goals_by_first_profile": _verdicts(cells, "rows_by_first_profile"),
-            "goals_at_run_speed": _verdicts(cells, "rows_at_run_speed"),
         }
 
     def _cell(
@@ -140,68 +143,45 @@ class FidelitySession:
         first_table: ProfileTable,
         usual_probe_s: float,
     ) -> Document | None:
-        names = (
-            [f"capacity/{scenario.name}"]
-            if load_factor is None
-            else [run_name(scenario.name, load_factor, repeat + 1) for repeat in range(self._setting.repeats)]
-        )
-        runs = [self._parts[name] for name in names if name in self._parts]
-        if not runs:
+        done = [
+            (self._parts[name], repeat)
+            for repeat in range(1, self._setting.repeats + 1)
+            if (name := run_name(scenario.name, load_factor, repeat)) in self._parts
+        ]
+        if not done:
             return None
-        faults = [_surroundings(run).faults(usual_probe_s) for run in runs]
-        quiet = [run for run, found in zip(runs, faults, strict=True) if not found]
-        counted = quiet if len(quiet) >= min(LEAST_QUIET_REPEATS, len(runs)) else runs
-        results = [run["result"] for run in counted]
-        records = self._records(scenario, load_factor)
+        faults = [_surroundings(run).faults(usual_probe_s) for run, _ in done]
+        quiet = [each for each, found in zip(done, faults, strict=True) if not found]
+        counted = quiet if len(quiet) >= min(LEAST_QUIET_REPEATS, len(done)) else done
+        runs = [run for run, _ in counted]
+        loads = [self._records(scenario, load_factor, repeat) for _, repeat in counted]
         cluster = simulated_cluster(
             scenario, self._setting.scheduler, block_size=self._block_size, max_model_len=self._max_model_len
         )
-        levels = [speed_level(run, table, usual_probe_s) for run in counted]
-        ratios = [step_time_ratio(table, run["works"], run["step_s"]) for run in counted]
+
+        results, timed = [run["result"] for run in runs], [_timed(run) for run in runs]
+        predicted = [predict(table, cluster, load, steps) for load, steps in zip(loads, timed, strict=True)]
         return {
             "scenario": scenario.name,
             "load": scenario.load,
             "pool_tokens": scenario.pool_tokens,
             "load_factor": load_factor,
-            "requests": len(records),
-            "rate_per_s": None if load_factor is None else load_factor * self._capacity_per_s(scenario),
-            "repeats": len(runs),
+            "requests": len(loads[0]),
+            "capacities_per_s": [self._capacity_per_s(scenario, repeat) for _, repeat in counted],
+            "repeats": len(done),
             "repeats_counted": len(counted),
             "disturbed": [found for found in faults if found],
-            "others_share": _mean([run["surroundings"]["others_share"] for run in counted]),
-            "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in counted]),
-            "speed_levels": levels,
-            "step_time_ratios": ratios,
-            "rows": _rows(results, [predict(table, cluster, records, scale=each) for each in levels]),
-            "rows_by_first_profile": _rows(results, [predict(first_table, cluster, records)]),
-            "rows_at_run_speed": _rows(results, [predict(table, cluster, records, scale=each) for each in ratios]),
+            "others_share": _mean([run["surroundings"]["others_share"] for run in runs]),
+            "client_cpu_share": _mean([run["result"]["client_cpu_share"] for run in runs]),
+            "speeds_between": [MachineSpeed(table, steps).means for steps in timed],
+            "step_time_ratios": [step_time_ratio(table, run["works"], run["step_s"]) for run in runs],
+            "rows": _rows(results, predicted),
+            "rows_by_first_profile": _rows(results, [predict(first_table, cluster, load) for load in loads]),
         }
 
-    def _capacity_per_s(self, scenario: Scenario) -> float:
-        capacity: float = self._parts[f"capacity/{scenario.name}"]["result"]["request_throughput"]
-        return capacity
 
-
-def _quiet_profiles(done: Sequence[Document], usual_probe_s: float) -> list[Document]:
-    """Those that nothing disturbed, or all if there are none."""
-    profiles = [part for part in done if "rounds" in part]
-    return [part for part in profiles if not _surroundings(part).faults(usual_probe_s)] or profiles
-
-
-def _quiet_rounds(run: Document, usual_probe_s: float) -> list[list[float]]:
-    """Of the rounds beside a run those that nothing disturbed."""
-    beside = zip(run["rounds_beside"], msgspec.convert(run["beside_surroundings"], list[Surroundings]), strict=True)
-    return [one for one, around in beside if not around.faults(usual_probe_s)]
-
-
-def speed_level(run: Document, table: ProfileTable, usual_probe_s: float) -> float:
-    """How long steps took just before and after the run, as a multiple of the profile; 1 if both were disturbed."""
-    levels = [
-        seconds / point.seconds
-        for one in _quiet_rounds(run, usual_probe_s)
-        for seconds, point in zip(one, table.points, strict=True)
-    ]
-    return statistics.fmean(levels) if levels else 1.0
+def _timed(part: Document) -> list[StepBetween]:
+    return msgspec.convert(part["between"], list[StepBetween])
 
 
 def _surroundings(part: Document) -> Surroundings:

@@ -14,6 +14,7 @@ from kvist.workload.adapting import num_starts, scale_lengths, take_first
 from kvist.workload.load_file import shipped_loads
 from kvist.workload.trace_record import TraceRecord, count_prompt_tokens
 
+PROFILE = "profile"  # the name of that part
 LOAD_FACTORS = (0.5, 0.7, 0.9, 1.2)
 POOL_TOKENS = 32_768
 TIGHT_POOL_TOKENS = 1_536
@@ -49,8 +50,8 @@ class Scenario:
 class FidelitySetting:
     """scheduler: must name its token budget. seconds: of a run at full capacity.
 
-    profile_s: of each profile. retries: how often a part that was disturbed is done again. is_quick: fewer steps in a
-    profile, none after the first, and a round of it only before each run.
+    profile_s: of the profile. retries: how often a part that was disturbed is done again. is_quick: fewer steps in a
+    profile.
     """
 
     scenarios: Sequence[Scenario]
@@ -63,24 +64,25 @@ class FidelitySetting:
 
     @property
     def parts(self) -> list[str]:
-        """Names of all parts in their order. A run has a round of the profile before and after it."""
-        names = ["profile/1"]
-        names += [f"capacity/{scenario.name}" for scenario in self.scenarios]
-        for repeat in range(1, self.repeats + 1):
-            names += [
+        """Names of all parts in their order. Each repeat has a capacity of its own, measured just before its loads."""
+        return [
+            PROFILE,
+            *(
                 run_name(scenario.name, factor, repeat)
+                for repeat in range(1, self.repeats + 1)
                 for scenario in self.scenarios
-                for factor in scenario.load_factors
-            ]
-        return names if self.is_quick else [*names, "profile/2"]
+                for factor in (None, *scenario.load_factors)
+            ),
+        ]
 
     def num_requests(self, scenario: Scenario, capacity_per_s: float) -> int:
         """As many as take about `seconds` at full capacity."""
         return max(MIN_REQUESTS, math.ceil(capacity_per_s * self.seconds))
 
 
-def run_name(scenario: str, load_factor: float, repeat: int) -> str:
-    return f"run/{scenario}/{load_factor:g}/{repeat}"
+def run_name(scenario: str, load_factor: float | None, repeat: int) -> str:
+    """load_factor: None of the run that measures the capacity."""
+    return f"{scenario}/{'capacity' if load_factor is None else f'{load_factor:g}'}/{repeat}"
 
 
 def scenarios(loads: Sequence[str], load_factors: Sequence[float], *, has_tight_pool: bool) -> list[Scenario]:

@@ -14,7 +14,8 @@ Document = Mapping[str, Any]  # Any: what JSON holds
 HEADERS = ("load", "load factor", "", "measured", "spread", "predicted", "error")
 GOAL_HEADERS = ("goal", "bound", "median error", "worst", "median spread", "cells within", "")
 CELL_HEADERS = (
-    "load", "load factor", "requests", "repeats", "speed beside", "speed of its steps", "others", "client CPU"
+    "load", "load factor", "requests", "repeats", "capacities, requests/s", "speed between", "speed of its steps",
+    "others", "client CPU"
 )  # fmt: skip
 PLOTTED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "output_throughput")
 
@@ -63,9 +64,11 @@ def origin(document: Document) -> str:
 
 def verdicts(document: Document) -> Iterator[tuple[str, Sequence[Document]]]:
     """How the goals are kept, by what the prediction was made from."""
-    yield "Predicted from the profile, at the speed of its rounds before and after each run:", document["goals"]
-    yield "From the first profile alone, without rounds between and after the runs:", document["goals_by_first_profile"]
-    yield "At the mean speed of each run's own steps, to tell drift from the rest:", document["goals_at_run_speed"]
+    yield (
+        "Predicted from the profile, at the speed of its steps that were timed between those of each run:",
+        document["goals"],
+    )
+    yield "From the first profile alone, without what was timed later:", document["goals_by_first_profile"]
 
 
 def goal_rows(goals: Sequence[Document]) -> list[list[str]]:
@@ -105,13 +108,18 @@ def cell_rows(cells: Sequence[Document]) -> list[list[str]]:
             factor_of(cell),
             str(cell["requests"]),
             f"{cell['repeats_counted']} of {cell['repeats']}",
-            " ".join(f"{level:.2f}" for level in cell["speed_levels"]),
+            " ".join(f"{capacity:.3g}" for capacity in cell["capacities_per_s"]),
+            _speeds(cell["speeds_between"]),
             " ".join(f"{ratio:.2f}" for ratio in cell["step_time_ratios"]),
             "-" if cell["others_share"] is None else f"{cell['others_share']:.1%}",
             f"{cell['client_cpu_share']:.1%}",
         ]
         for cell in cells
     ]
+
+
+def _speeds(speeds: Sequence[Sequence[float]]) -> str:
+    return " ".join("/".join(f"{each:.2f}" for each in speed) for speed in speeds)
 
 
 def disturbed(cells: Sequence[Document]) -> Iterator[str]:
