@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kvist.core.clock import VirtualClock
 from kvist.core.step_plan import StepPlan
 from kvist.core.step_result import StepResult
@@ -56,12 +58,22 @@ def measured(per_token_s: float, max_tokens: int = 8192) -> list[StepPoint]:
     return timing.points
 
 
-def test_a_disturbed_measurement_is_not_called_steady_and_gives_the_shorter_times() -> None:
+@pytest.mark.parametrize(
+    ("slow_steps", "is_steady"),
+    [
+        (set(), True),
+        ({3}, True),  # the second of 16 tokens; the third agrees with the first
+        ({2, 4}, True),
+        ({3, 4, 5}, False),  # the shortest is alone
+        ({2, 5}, True),  # the first of 16 and the second of 32
+    ],
+)
+def test_a_size_is_timed_until_its_shortest_times_agree(slow_steps: set[int], is_steady: bool) -> None:
     clock = VirtualClock()
     executor = TimedExecutor(clock, 1e-4)
-    executor.slow_steps = {3}
+    executor.slow_steps = slow_steps
     timing = measure_steps(executor, clock, block_size=16, max_tokens=32)
-    assert not timing.is_steady
+    assert timing.is_steady == is_steady
     assert [round(point.step_time_s, 9) for point in timing.points] == [0.0016, 0.0032]
 
 
