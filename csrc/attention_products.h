@@ -19,6 +19,52 @@ constexpr int kDepth = 2 * kTileRows;      // numbers that a product adds up
 constexpr int kBlocksAtOnce = 2;           // that keys are read for
 constexpr int kValueColumns = 4 * kLanes;  // dimensions that are summed up at once
 
+// What the products of a turn's company read and write: the scores of the turn after it, the values of the turn before.
+struct Products {
+    const uint16_t* q;
+    const uint8_t* const* keys;  // sixteen of each
+    int64_t key_stride;
+    float (*scores)[kTileKeys];
+    const uint16_t (*weights)[kTileKeys];
+    const uint16_t* values;
+    float* out;
+    bool starts;  // `out` holds nothing yet, and counts as zeros
+};
+
+// Product kStep of heads of kHeadDim, in the order and with the tiles of MatrixMath's steps. Tiles of sums are stored and loaded one
+// by one, each just before its next product: all at once they would keep the unit waiting.
+template <int kHeadDim, int kStep>
+[[gnu::always_inline]] inline void run_product(const Products& p) {
+    constexpr int kScores = kHeadDim / kDepth * kTileVectors, kColumn = kStep % kTileVectors, kFrom = 6 + kStep % 2;
+    constexpr int64_t kScoreBytes = sizeof(float) * kTileKeys, kOutBytes = sizeof(float) * kHeadDim;
+    constexpr int kGroup = kStep / kTileVectors;  // of four products that share queries or weights
+    if constexpr (kStep < kScores) {
+        constexpr int d = kGroup * kDepth;
+        if constexpr (d == 0) tile_zero<kColumn>();
+        if constexpr (kColumn == 0) tile_load<4>(p.q + d, 2 * kHeadDim);
+        tile_load<kFrom>(p.keys[kColumn] + d / 2 * p.key_stride, p.key_stride);
+        tile_dot_bfloat<kColumn, 4, kFrom>();
+    } else {
+        constexpr int half = kGroup % 2, d = (kStep - kScores) / (2 * kTileVectors) * kValueColumns, at = d + kColumn * kLanes;
+        if constexpr (half == 0) {
+            if constexpr (d == 0) tile_store<kColumn>(p.scores[0] + kColumn * kLanes, kScoreBytes);
+            else tile_store<kColumn>(p.out + at - kValueColumns, kOutBytes);
+            if (p.starts) tile_zero<kColumn>();
+            else tile_load<kColumn>(p.out + at, kOutBytes);
+        }
+        if constexpr (kColumn == 0) tile_load<5>(p.weights[0] + half * kDepth, sizeof p.weights[0]);
+        tile_load<kFrom>(p.values + half * kDepth * kHeadDim + 2 * at, kOutBytes);
+        tile_dot_bfloat<kColumn, 5, kFrom>();
+        if constexpr (kStep == 2 * kScores - 1) {
+            constexpr int last = kHeadDim - kValueColumns;
+            tile_store<0>(p.out + last, kOutBytes);
+            tile_store<1>(p.out + last + kLanes, kOutBytes);
+            tile_store<2>(p.out + last + 2 * kLanes, kOutBytes);
+            tile_store<3>(p.out + last + 3 * kLanes, kOutBytes);
+        }
+    }
+}
+
 struct MatrixTile {
     alignas(64) uint16_t q[kMaxQueries * kMaxHeadDim];  // [query][head_dim], scaled
     alignas(64) uint16_t v[kSegment * kMaxHeadDim];     // of two tiles or a segment, [keys / 2][head_dim][2]
@@ -161,6 +207,22 @@ class MatrixMath {
         if (!is_whole) return;
         tile_store<2>(out + 2 * kLanes, stride);
         tile_store<3>(out + 3 * kLanes, stride);
+    }
+
+    // Whether run_product may run the steps of both kinds: heads are as wide, and the whole tile after has been written.
+    bool has_products(int head_dim, int tile_after) const {
+        return head_dim_ == head_dim && (!is_int8_ || keeps_tiles_) && (tile_after + 1) * kTileKeys - kLanes < num_keys_;
+    }
+    Products products(int query, int tile_after, float (*scores)[kTileKeys], int tile_before,
+                      const uint16_t (*weights)[kTileKeys], float* out, bool starts) {
+        return {room_.q + query * head_dim_,
+                room_.multiplied + tile_after * kTileVectors,
+                row_bytes_,
+                scores,
+                weights,
+                tile_values(tile_before),
+                out,
+                starts};
     }
 
     MatrixTile& room() { return room_; }

@@ -14,7 +14,7 @@
 namespace kvist {
 namespace {
 
-constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 32, kQHeads = 4, kKVHeads = 2, kBlockSize = 16;
+constexpr int kWidth = 256, kOutputs = 40, kPadded = 48, kHeadDim = 64, kQHeads = 2, kKVHeads = 1, kBlockSize = 16;
 constexpr int kPerToken = 2, kExperts = 4;
 constexpr int64_t kHalfBlock = int64_t{kKVHeads} * kHeadDim * kBlockSize * 2;
 constexpr int64_t kBlockBytes = 6 * kHalfBlock;  // a layer each of float16, int8 and bfloat16
