@@ -17,10 +17,13 @@ Plan::Plan(const Kernels& kernels, std::shared_ptr<ThreadPool> pool, int max_tok
     : kernels(kernels), max_tokens(max_tokens), max_rows(max_rows), pool_(std::move(pool)) {}
 
 void Plan::borrow(const Plan& lender, int id) {
-    if (borrowed_) throw std::logic_error("the plan borrows already");
-    const Buffer& lent = lender.buffers_.at(id);
-    borrowed_ = reinterpret_cast<std::byte*>(lent.data);
-    borrowed_bytes_ = sizeof(float) * lender.max_tokens * lent.stride;
+    if (borrowed_.begin) throw std::logic_error("the plan borrows already");
+    borrowed_ = lender.room_of(id);
+}
+
+Plan::Room Plan::room_of(int id) const {
+    const Buffer& buffer = buffers_.at(id);
+    return {reinterpret_cast<std::byte*>(buffer.data), sizeof(float) * max_tokens * buffer.stride};
 }
 
 std::byte* Plan::allocate(std::size_t bytes) {
@@ -32,10 +35,9 @@ std::byte* Plan::allocate(std::size_t bytes) {
 
 std::byte* Plan::allocate_passing(std::size_t bytes) {
     const std::size_t aligned = (bytes + kAlign - 1) / kAlign * kAlign;
-    if (aligned > borrowed_bytes_) return allocate(bytes);
-    std::byte* place = borrowed_;
-    borrowed_ += aligned, borrowed_bytes_ -= aligned;
-    return place;
+    if (aligned > borrowed_.bytes) return allocate(bytes);
+    borrowed_.bytes -= aligned;
+    return std::exchange(borrowed_.begin, borrowed_.begin + aligned);
 }
 
 float* Plan::passing_floats(std::size_t count) { return reinterpret_cast<float*>(allocate_passing(count * sizeof(float))); }
@@ -73,12 +75,9 @@ int Plan::add_quantized(int k, int rows_per_token) {
 }
 
 int Plan::add_quantized_within(int within, int k) {
-    const Buffer& buffer = buffers_.at(within);
-    auto* place = reinterpret_cast<std::byte*>(buffer.data);
-    std::size_t bytes = sizeof(float) * max_tokens * buffer.stride;
-    std::swap(place, borrowed_), std::swap(bytes, borrowed_bytes_);
+    const Room borrowed = std::exchange(borrowed_, room_of(within));
     const int id = add_quantized(k);
-    borrowed_ = place, borrowed_bytes_ = bytes;
+    borrowed_ = borrowed;
     return id;
 }
 

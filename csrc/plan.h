@@ -87,12 +87,16 @@ class Plan {
         float* data;
         int width, stride;
     };
+    struct Room {  // what is left of memory that others have, or had before
+        std::byte* begin = nullptr;
+        std::size_t bytes = 0;
+    };
+    Room room_of(int id) const;
 
     std::shared_ptr<ThreadPool> pool_;
     std::vector<std::unique_ptr<std::byte[]>> memory_;
     std::size_t workspace_bytes_ = 0;
-    std::byte* borrowed_ = nullptr;  // what is left of it
-    std::size_t borrowed_bytes_ = 0;
+    Room borrowed_;
     float* shared_ = nullptr;
     std::size_t shared_count_ = 0;
     std::vector<Buffer> buffers_;

@@ -307,18 +307,16 @@ class PlanRecorder:
             plan.quantize(rows.buffer, rows.column, out)
         return out
 
-    def _quantized_rows(self, plan: _native.Plan, role: str, width: int) -> int:
+    def _quantized_rows(self, plan: _native.Plan, role: str, width: int, *, within: int | None = None) -> int:
+        """As `_rows`, in place of the buffer `within`, if one is given, as far as that has room."""
         key = (id(plan), role, width)
         if key not in self._quantized:
-            self._quantized[key] = plan.quantized(width)
+            self._quantized[key] = plan.quantized(width) if within is None else plan.quantized_within(within, width)
         return self._quantized[key]
 
     def _gated_quantized(self, plan: _native.Plan, node: Gated, width: int) -> int:
-        key = (id(plan), "gated", width)
-        if key not in self._quantized:
-            # Attention is done with q, k and v: what lies in their place is in the caches where they were.
-            self._quantized[key] = plan.quantized_within(self._qkv_buffer, width)
-        out = self._quantized[key]
+        # Attention is done with q, k and v: what lies in their place is in the caches where they were.
+        out = self._quantized_rows(plan, "gated", width, within=self._qkv_buffer)
         gate, up, kind = node.gate, node.up, ACTIVATIONS[node.kind]
         assert isinstance(gate, Product)
         assert isinstance(up, Product)
